@@ -134,7 +134,12 @@ class TrainConfig:
     """Steps between two evaluations on separate environments. 0 disables evaluations."""
     evaluation_steps: int = option(125_000, "watching", idle=when("evaluation_interval", 0))
     """Steps of one evaluation, over all its environments.
-    Each game that has begun is finished, or cut off after 27,000 steps."""
+    Each game that has begun is finished. A game that takes more steps, and more than 100,000, is
+    given up; Atari games are cut off after 27,000 steps, and count."""
+    evaluation_episodes: int | None = option(
+        None, "watching", idle=when("evaluation_interval", 0), common=True
+    )
+    """Number of games of one evaluation, instead of steps."""
     evaluation_envs: int = option(16, "watching", idle=when("evaluation_interval", 0))
     """Number of environments of an evaluation. Learners in step divide them."""
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
@@ -163,6 +168,7 @@ class TrainConfig:
             "checkpoint_interval",
             "num_checkpoints",
             "evaluation_steps",
+            "evaluation_episodes",
             "evaluation_envs",
         ):
             value = getattr(self, name)

@@ -60,8 +60,8 @@ def directory(put: Callable[[str], object] = os.chdir) -> Setting:
     return Setting("the working directory", get, lambda path: path and put(path))
 
 
-def torch_settings() -> Iterator[Setting]:
-    """Yield those of torch, if it is loaded, which together take a microsecond to read."""
+def quick_settings() -> Iterator[Setting]:
+    """Yield those of torch, if it is loaded, which spoil updates and take no time to read."""
     if torch := sys.modules.get("torch"):
         yield Setting("torch's gradient mode", torch.is_grad_enabled, torch.set_grad_enabled)
         yield Setting("torch's threads", torch.get_num_threads, torch.set_num_threads)
@@ -70,7 +70,7 @@ def torch_settings() -> Iterator[Setting]:
 
 def all_settings() -> Iterator[Setting]:
     """Yield all but the directory."""
-    yield from torch_settings()
+    yield from quick_settings()
     if torch := sys.modules.get("torch"):
 
         def put_device(device: Any) -> None:

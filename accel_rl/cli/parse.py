@@ -395,7 +395,8 @@ def _names(config: TrainConfig) -> set[str]:
 
 
 def _refuse_what_older_runs_may_have(config: TrainConfig) -> None:
-    if 0 < config.evaluation_interval and config.evaluation_steps < config.evaluation_envs:
+    is_by_steps = config.evaluation_interval > 0 and config.evaluation_episodes is None
+    if is_by_steps and config.evaluation_steps < config.evaluation_envs:
         raise ValueError(
             f"evaluation_envs={config.evaluation_envs} is more than evaluation_steps="
             f"{config.evaluation_steps}, which they take together; use fewer"

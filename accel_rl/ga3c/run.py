@@ -117,6 +117,8 @@ class QueuedRun(Run[QueuedSampler, GA3C]):
 
     def iterate(self) -> None:
         """Let all go on until ``planned_steps`` are taken or a stop is asked for, and record."""
+        if not self.sampler.is_running:  # the time was over before
+            return
         learner, threads, sampler, records = (
             self.learner.config,
             self.threads,

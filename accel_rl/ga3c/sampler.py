@@ -35,6 +35,7 @@ from accel_rl.samplers.base import (
     name_error,
 )
 from accel_rl.samplers.batch_block import probe_spec_for
+from accel_rl.samplers.block import count_nothing
 from accel_rl.samplers.boundary import EpisodeTracker
 from accel_rl.samplers.layout import assign_agents
 from accel_rl.samplers.pool import WorkerPool
@@ -176,8 +177,12 @@ class QueuedSampler:
         """Maximum number of environments for which a policy acts at once."""
         return self._limit * self._envs_per_agent
 
-    def start(self, state: SamplerState | None = None) -> None:
+    def start(
+        self, state: SamplerState | None = None, look: Callable[[int], object] = count_nothing
+    ) -> None:
         """Start ``num_groups`` agents, and wait until they have. There is no state to go on from.
+
+        ``look``: as in `accel_rl.samplers.sampler.RolloutSampler.start`.
 
         Raises:
             ValueError: ``state`` is not None.
@@ -189,12 +194,15 @@ class QueuedSampler:
         self._pool.check_open()
         if self.is_running:
             raise SamplerError("this sampler was started before; make another one")
+        self._pool.look = look
         try:
             self._add(self.config.num_groups)
             self._pool.await_start()
         except BaseException:
             self.close()
             raise
+        finally:
+            self._pool.look = count_nothing
         self.is_running = True
 
     def remember(self, size: int, *, tells_reward: bool = False) -> None:

@@ -24,6 +24,7 @@ from accel_rl.samplers.block import (
     BlockArrays,
     EnvStates,
     begin_in_carry,
+    count_nothing,
     environment_seed,
     too_many_truncated,
 )
@@ -223,6 +224,7 @@ class BatchBlock:
         self._num_idle = 0
         self._is_blocked = False  # the first reset of all is still to come
         self.refused: EnvStates = {}  # why environments did not take a state at the start
+        self.count = count_nothing
         self._has_lost_life = np.zeros(n, np.bool_)  # in the last step, and no more than that
 
     def start(self, row: int, states: EnvStates | None = None) -> None:
@@ -456,14 +458,15 @@ class BatchBlock:
             if k and not self._resets_itself:
                 self._begin_again(num_steps == longest - k, out)
             if k < longest:
+                begun = self._everything if self._resets_itself else num_steps >= longest - k
                 if self._is_masked:
-                    begun = self._everything if self._resets_itself else num_steps >= longest - k
                     self._draw_allowed(rngs, begun, actions[k], out)
                 done = self._advance(actions[k], out)
                 if self._resets_itself:
                     self._set_idle(done if self._simulators.autoreset == "next_step" else None)
                 elif done is not None:
                     self._reset(done, out)
+                self.count(int(begun.sum()))
 
     def _draw_allowed(
         self, rngs: list[np.random.Generator], mask: Mask, action: NDArray[Any], out: NDArray[Any]

@@ -81,6 +81,10 @@ class Carry(NamedTuple):
     is_fresh: NDArray[np.bool_]
 
 
+def count_nothing(num_steps: int) -> None:
+    """What a block calls after some of its random first steps, if nobody wants to know."""
+
+
 def begin_in_carry(carry: Carry, index: int, observation: NDArray[Any]) -> None:
     """Let environment ``index`` have begun an episode since the last rollout."""
     carry.observation[index] = observation
@@ -169,6 +173,7 @@ class Block:
         # ellipsis makes views of scalars, too.
         self._out = [[row[index, ...] for index in self._indices] for row in rollout.observation]
         self.refused: EnvStates = {}  # why environments did not take a state at the start
+        self.count = count_nothing
         self._is_idle = [False] * len(self.envs)  # waits for a reset, or resets in the next step
         self._has_lost_life = [False] * len(self.envs)  # in its last step, and no more than that
 
@@ -192,6 +197,7 @@ class Block:
                 except SamplerError as error:
                     self.refused[index] = str(error)
             self._begin_episode(i, out)
+            self.count(0)
             self._take_random_steps(i, out, np.random.default_rng(seed))
             if index in self.refused:
                 begin_in_carry(self._arrays.carry, index, out)
@@ -369,3 +375,4 @@ class Block:
             if simulators.step(0, [out], [False])[0]:
                 self._begin_episode(i, out)
             self._check_mask(i, out)
+            self.count(1)

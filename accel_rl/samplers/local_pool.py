@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import Protocol
@@ -32,11 +32,12 @@ from accel_rl.samplers.block import (
     EnvStates,
     as_list,
     check_distinct,
+    count_nothing,
     environment_seed,
 )
 from accel_rl.samplers.boundary import Place
 from accel_rl.samplers.generators import State, get_generators, set_generators
-from accel_rl.samplers.shared import CALL, GET_STATE, STEP
+from accel_rl.samplers.shared import CALL, GET_STATE, LOOK_SECONDS, STEP
 
 
 class Pool(Protocol):
@@ -55,12 +56,15 @@ class Pool(Protocol):
             Whoever keeps statistics empties it.
         replaced: environments that were replaced between two rollouts, where no row can tell.
             Whoever keeps statistics empties it.
+        look: called a few times a second while environments start, with the number of random first
+            steps that they have taken. What it raises ends the start.
     """
 
     arrays: BlockArrays
     columns: list[slice]
     lost: set[Place]
     replaced: list[int]
+    look: Callable[[int], object]
 
     @property
     def generation(self) -> int: ...
@@ -180,6 +184,8 @@ class LocalPool:
         self.columns = [slice(g * size, (g + 1) * size) for g in range(num_groups)]
         self.lost: set[Place] = set()
         self.replaced: list[int] = []
+        self.look: Callable[[int], object] = count_nothing
+        self._num_first_steps, self._looked_at = 0, 0.0
         self.generation = 0
         self.busy_seconds = 0.0
         self.is_closed = False
@@ -221,6 +227,7 @@ class LocalPool:
             config, seed, mode = self._config, self._seed, self._autoreset
             for columns, envs in zip(self.columns, self._envs, strict=True):
                 block = make_block(envs, columns, self.arrays, config, seed, generation, mode)
+                block.count = self._count
                 self._blocks.append(block)
             for group in groups:
                 self._blocks[group].start(row, states)
@@ -228,6 +235,13 @@ class LocalPool:
         except BaseException:
             self.close()
             raise
+
+    def _count(self, num_steps: int) -> None:
+        self._num_first_steps += num_steps
+        now = perf_counter()
+        if now > self._looked_at + LOOK_SECONDS:
+            self._looked_at = now
+            self.look(self._num_first_steps)
 
     def send(self, groups: Sequence[int], rows: Sequence[int], command: int = STEP) -> None:
         self.check_open()

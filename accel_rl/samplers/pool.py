@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import RLock
 from time import monotonic, perf_counter
 from typing import NamedTuple, NoReturn
@@ -21,7 +21,7 @@ from accel_rl.envs.base import EnvFactory
 from accel_rl.envs.reach import Answer, Request
 from accel_rl.rollout import Rollout, RolloutSpec, truncate_running
 from accel_rl.samplers.base import SamplerConfig, SamplerError, WorkerError
-from accel_rl.samplers.block import Autoreset, EnvStates
+from accel_rl.samplers.block import Autoreset, EnvStates, count_nothing
 from accel_rl.samplers.boundary import Place
 from accel_rl.samplers.process import pickle_request
 from accel_rl.samplers.shared import (
@@ -29,6 +29,7 @@ from accel_rl.samplers.shared import (
     CLOSE,
     GET_STATE,
     GRACE_SECONDS,
+    LOOK_SECONDS,
     RESET,
     STEP,
     TIMEOUTS,
@@ -38,7 +39,6 @@ from accel_rl.samplers.shared import (
 )
 from accel_rl.samplers.workers import Workers
 
-_LOOK_SECONDS = 0.25  # between two looks for workers that are late
 _MOST_WATCHED_SECONDS = 1.0  # that count of the time between two looks
 
 _LOGGER = logging.getLogger(__name__)
@@ -110,6 +110,7 @@ class WorkerPool:
         self.num_workers = len(columns)
         self.lost: set[Place] = set()
         self.replaced: list[int] = []
+        self.look: Callable[[int], object] = count_nothing
         self.sending = RLock()
         self._group_of = {ready: g for g, ready in enumerate(self._workers.ready)}
         self._out: dict[int, float] = {}  # released groups that are not ready, and their deadlines
@@ -175,18 +176,18 @@ class WorkerPool:
                 self._settle_dead()
             if groups is None:
                 # Which groups became ready first, only the order of their signals can tell.
-                self._poll(0.0 if self._ready else min(timeout, _LOOK_SECONDS))
+                self._poll(0.0 if self._ready else min(timeout, LOOK_SECONDS))
             else:
                 for group in groups:
                     if self._workers.is_done(group):  # most often not, and `take` would raise
                         self._note(group)
-            if groups is None and monotonic() - self._looked_at > _LOOK_SECONDS:
+            if groups is None and monotonic() - self._looked_at > LOOK_SECONDS:
                 self._look()
             while not (ready := self._take_ready(groups, limit)):
                 left = deadline - monotonic()
                 if left <= 0:
                     break
-                self._wait(min(left, _LOOK_SECONDS))
+                self._wait(min(left, LOOK_SECONDS))
             return ready
 
     def await_start(self) -> None:
@@ -198,14 +199,16 @@ class WorkerPool:
         """
         with self._workers:
             while self._starting:
-                self._wait(_LOOK_SECONDS)
+                self._wait(LOOK_SECONDS)
 
     def _wait(self, seconds: float) -> None:
         """Wait up to ``seconds`` until something happens; look for workers that are late."""
         self._workers.check_open()
         self._poll(seconds)
         self._workers.check_open()
-        if monotonic() - self._looked_at > _LOOK_SECONDS:
+        if self._starting:
+            self.look(int(self._shared.first_steps.sum()))
+        if monotonic() - self._looked_at > LOOK_SECONDS:
             self._look()
 
     def _take_ready(self, groups: Sequence[int] | None, limit: int) -> list[int]:

@@ -19,7 +19,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from accel_rl.envs.make import make_env_factory, warn_once
-from accel_rl.process_settings import all_settings, directory, taking_back, torch_settings
+from accel_rl.process_settings import all_settings, directory, quick_settings, taking_back
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import (
     Acted,
@@ -37,7 +37,7 @@ from accel_rl.samplers.base import (
     one_at_a_time,
 )
 from accel_rl.samplers.batch_block import probe_spec_for
-from accel_rl.samplers.block import EnvStates
+from accel_rl.samplers.block import EnvStates, count_nothing
 from accel_rl.samplers.boundary import Boundary, EpisodeTracker
 from accel_rl.samplers.layout import (
     ALONE,
@@ -96,11 +96,15 @@ class RolloutSampler:
         self._forget_sent()
         self._boundary = Boundary(self.rollout, pool.arrays.carry, self._tracker, self._seed)
 
-    def start(self, state: SamplerState | None = None) -> None:
+    def start(
+        self, state: SamplerState | None = None, look: Callable[[int], object] = count_nothing
+    ) -> None:
         """Start the environments and wait for their first observations.
 
         Args:
             state: state from which to continue; None starts new episodes.
+            look: called a few times a second meanwhile, with the number of random first steps that
+                have been taken. What it raises closes the sampler.
 
         Raises:
             SamplerError: the sampler was started before, or is closed.
@@ -117,6 +121,7 @@ class RolloutSampler:
             states = self._boundary.set_state(state)
             generation = state.generation + 1
         groups = range(len(pool.columns))
+        pool.look = look
         try:
             pool.start(groups, self.config.horizon, states, generation)
             while any(pool.is_released(group) for group in groups):
@@ -126,6 +131,8 @@ class RolloutSampler:
         except BaseException:
             self.close()
             raise
+        finally:
+            pool.look = count_nothing
         self._collecting = Lock()
         self.is_running = True
 
@@ -425,10 +432,12 @@ class SerialSampler(RolloutSampler):
         with self._taking_back():
             self._use(LocalPool(self._factory, self.rollout_spec, config, seed))
 
-    def start(self, state: SamplerState | None = None) -> None:
+    def start(
+        self, state: SamplerState | None = None, look: Callable[[int], object] = count_nothing
+    ) -> None:
         """As in `RolloutSampler`."""
         with self._taking_back():
-            super().start(state)
+            super().start(state, look)
 
     def _taking_back(self) -> AbstractContextManager[None]:
         stays = directory(put=lambda path: None)
@@ -436,7 +445,7 @@ class SerialSampler(RolloutSampler):
 
     @contextmanager
     def _placed(self) -> Iterator[MoveOn]:
-        with taking_back(torch_settings(), self._tell_changed), super()._placed() as move_on:
+        with taking_back(quick_settings(), self._tell_changed), super()._placed() as move_on:
             yield move_on
 
     def _tell_changed(self, names: str) -> None:

@@ -40,6 +40,9 @@ ORDERS_STORES = platform.machine().lower() in ("x86_64", "amd64", "i686")
 TELL_PLACE = getattr(signal, "SIGRTMAX", 64) - 1
 """the signal on which a worker writes into its report where it is; other systems have none"""
 
+LOOK_SECONDS = 0.25
+"""between two looks of a waiting server: for workers that are late, and whether it still waits"""
+
 GRACE_SECONDS = 0.5
 """for environments to close after a failure, beside the time of a worker's longest order; more may
 hang"""
@@ -70,7 +73,8 @@ class SharedArrays(NamedTuple):
     ``command`` at ``row``, as its ``sequence``-th order. ``done``: ``[W, G]``, the sequence that a
     worker has carried out for a group, written by the worker. Orders are numbered, so a signal too
     many or too few cannot put the two sides out of step. ``has_started``: ``[W]``, the worker's
-    environments are reset. ``busy_seconds``: ``[W]``, time spent in simulators.
+    environments are reset. ``first_steps``: ``[W]``, random first steps that they have taken.
+    ``busy_seconds``: ``[W]``, time spent in simulators.
     ``longest_seconds``: ``[W]``, time of the longest order so far. ``is_awake``: ``[W]``, the
     worker looks at ``sequence`` by itself and needs no signal. ``done_at``: ``[W]``, when it
     had carried out its last order, by `time.perf_counter`. All by the worker, except that the pool
@@ -87,6 +91,7 @@ class SharedArrays(NamedTuple):
     sequence: NDArray[np.int64]
     done: NDArray[np.int64]
     has_started: NDArray[np.bool_]
+    first_steps: NDArray[np.int64]
     busy_seconds: NDArray[np.float64]
     longest_seconds: NDArray[np.float64]
     done_at: NDArray[np.float64]
@@ -211,6 +216,7 @@ def _layout(spec: PoolSpec) -> Layout:
         "sequence": ((G,), int64),
         "done": ((W, G), int64),
         "has_started": ((W,), boolean),
+        "first_steps": ((W,), int64),
         "busy_seconds": ((W,), np.dtype(np.float64)),
         "longest_seconds": ((W,), np.dtype(np.float64)),
         "done_at": ((W,), np.dtype(np.float64)),

@@ -263,6 +263,10 @@ def _make_blocks(
 ) -> None:
     """Append the worker's environments of each of its groups, begun."""
     factory = read_factory(descriptors.factory)
+
+    def count(num_steps: int) -> None:
+        arrays.first_steps[setup.worker] += num_steps
+
     for group, columns in enumerate(setup.spec.columns[setup.worker]):
         if columns:
             place = slice(columns.start, columns.stop)
@@ -277,6 +281,7 @@ def _make_blocks(
                 setup.autoreset,
             )
             blocks.append((group, block))
+            block.count = count
             check_distinct([each.envs for _, each in blocks])
             if setup.start_rows[group] == WAIT_FOR_RESET:
                 block.wait_for_reset()

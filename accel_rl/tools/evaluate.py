@@ -34,7 +34,12 @@ from accel_rl.tools.human_scores import human_normalized
 from accel_rl.tools.output import check_output, show_progress
 from accel_rl.tools.policy import load_agent
 from accel_rl.training.devices import pick_device
-from accel_rl.training.evaluation import make_evaluation_sampler, play_games, with_game_limit
+from accel_rl.training.evaluation import (
+    longest_game,
+    make_evaluation_sampler,
+    play_games,
+    with_game_limit,
+)
 from accel_rl.training.metrics import info_means
 from accel_rl.training.torch_setup import sampling_threads
 
@@ -52,6 +57,8 @@ class EvaluateOptions:
     best: the policy of the best evaluation. none: the last checkpoint."""
     num_steps: int = 125_000
     """Steps of all environments together. A game that has begun is played to its end."""
+    num_episodes: int | None = None
+    """Number of games, instead of num_steps."""
     num_envs: int = 16
     """Number of environments."""
     seed: int = 0
@@ -60,7 +67,9 @@ class EvaluateOptions:
     """Take the most probable action, or in Q-learning the action of the largest value.
     false: draw actions as in training; in Q-learning with epsilon_evaluation, as in the papers."""
     max_episode_steps: int | None = None
-    """Atari: steps after which a game is cut off; it counts with its score. none: 27,000."""
+    """Steps after which a game is given up and does not count. none: 100,000, or num_steps if that
+    is larger.
+    Atari: steps after which a game is cut off; it counts with its score. none: 27,000."""
     max_noops: int | None = None
     """Atari: maximum number of no-ops at the start of a game. none: as in training."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -76,9 +85,15 @@ class EvaluateOptions:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        for name in ("num_steps", "num_envs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("num_steps", "num_envs", "num_episodes", "max_episode_steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
+        if self.num_episodes is not None and self.num_steps != EvaluateOptions.num_steps:
+            raise ValueError(
+                f"num_episodes={self.num_episodes} takes the place of num_steps={self.num_steps}; "
+                f"leave one of them out"
+            )
         if self.seed < 0:
             raise ValueError(f"seed is {self.seed}; it must be at least 0")
 
@@ -97,7 +112,7 @@ class EvaluationReport:
         num_envs: number of environments.
         seed: seed of the evaluation.
         greedy: whether actions were greedy.
-        max_episode_steps: Atari: steps after which a game was cut off.
+        max_episode_steps: steps after which a game was given up, or an Atari game cut off.
         max_noops: Atari: maximum number of no-ops at the start.
         num_games: number of games that count.
         num_unfinished: number of abandoned games, in environments without a limit. They do not
@@ -165,9 +180,10 @@ def evaluate_run(
     run_dir = Path(run_dir)
     config = read_trusted_config(run_dir, trust=options.trust)
     checkpoint = find_policy(run_dir, options.checkpoint).absolute()
-    out = (Path(options.out) if options.out else run_dir / "evaluation.json").absolute()
+    out = Path(options.out) if options.out else run_dir / "evaluation.json"
     check_output(out, (".json",), overwrite=options.overwrite)
     config = _for_evaluation(config, options)
+    limit = options.max_episode_steps or longest_game(config.env, options.num_steps)
     # Apart from the training's and its evaluator's games, which come from config.seed as well.
     seeds = np.random.SeedSequence([config.seed, 2, options.seed])
     device = pick_device(options.device)
@@ -181,8 +197,16 @@ def evaluate_run(
         agent, steps = load_agent(
             checkpoint, config, sampler.env_spec, device, greedy=options.greedy
         )
-        with show_progress(console or LastingConsole(), "steps", options.num_steps) as show:
-            result = play_games(config, sampler, agent, options.num_steps, show)
+        num_steps = options.num_steps if options.num_episodes is None else None
+        with show_progress(console or LastingConsole(), "steps", num_steps) as show:
+            result = play_games(
+                sampler,
+                agent,
+                show,
+                num_steps=num_steps,
+                num_episodes=options.num_episodes,
+                max_episode_steps=limit,
+            )
     is_atari = is_atari_game(config.env)
     scores = [episode.raw_return for episode in result.episodes]
     mean = float(np.mean(scores)) if scores else None
@@ -196,7 +220,7 @@ def evaluate_run(
         num_envs=options.num_envs,
         seed=options.seed,
         greedy=options.greedy,
-        max_episode_steps=config.atari.max_episode_steps if is_atari else None,
+        max_episode_steps=limit,
         max_noops=config.atari.max_noops if is_atari else None,
         num_games=len(scores),
         num_unfinished=result.num_unfinished,
@@ -259,9 +283,11 @@ def _for_evaluation(config: TrainConfig, options: EvaluateOptions) -> TrainConfi
         for name in ("max_episode_steps", "max_noops")
         if (value := getattr(options, name)) is not None
     }
-    if changes and not is_atari_game(config.env):
-        name, value = next(iter(changes.items()))
-        raise ValueError(
-            f"{name}={value} has no effect, because env={config.env} is no Atari game; leave it out"
-        )
+    if not is_atari_game(config.env):
+        if options.max_noops is not None:
+            raise ValueError(
+                f"max_noops={options.max_noops} has no effect, because env={config.env} is no "
+                f"Atari game; leave it out"
+            )
+        return config
     return dataclasses.replace(config, atari=dataclasses.replace(config.atari, **changes))

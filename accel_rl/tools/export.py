@@ -70,11 +70,11 @@ def export_run(run_dir: str | Path, options: ExportOptions) -> list[Path]:
             exported, or a file is in the way.
         OSError: a file could not be written; files before it are there.
     """
-    run_dir = Path(run_dir).absolute()
+    run_dir = Path(run_dir)
     _check_packages()
     config = read_trusted_config(run_dir, trust=options.trust)
     checkpoint = find_policy(run_dir, options.checkpoint)
-    folder = Path(options.out).absolute() if options.out else run_dir / "export"
+    folder = Path(options.out) if options.out else run_dir / "export"
     paths = [folder / name for name in (ONNX_FILE, WEIGHTS_FILE, DESCRIPTION_FILE)]
     check_folder(folder, paths, overwrite=options.overwrite)
     policy = load_policy(run_dir, options.checkpoint, greedy=True, trust=options.trust)

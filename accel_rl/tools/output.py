@@ -54,8 +54,10 @@ def check_new_folder(folder: Path) -> None:
 
 
 @contextmanager
-def show_progress(console: Console, what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Gives a function that is told how many of ``total`` are done, and shows it.
+def show_progress(
+    console: Console, what: str, total: int | None
+) -> Iterator[Callable[[int], None]]:
+    """Gives a function that is told how many of ``total``, if known, are done, and shows it.
 
     A bar in a terminal; elsewhere a line now and then. More than ``total`` are what games that have
     begun take to their end.
@@ -65,7 +67,7 @@ def show_progress(console: Console, what: str, total: int) -> Iterator[Callable[
             task = progress.add_task(what, total=total)
 
             def update(done: int) -> None:
-                name = what if done <= total else "the last games"
+                name = what if total is None or done <= total else "the last games"
                 progress.update(task, completed=done, description=name)
 
             yield update
@@ -76,8 +78,8 @@ def show_progress(console: Console, what: str, total: int) -> Iterator[Callable[
         nonlocal shown
         if perf_counter() - shown >= LINE_SECONDS:
             shown = perf_counter()
-            text = f"{what}: {done:,} of {total:,}"
-            if done > total:
+            text = f"{what}: {done:,}" + ("" if total is None else f" of {total:,}")
+            if total is not None and done > total:
                 text = f"{what}: all {total:,}; the last games are played to their end"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
 

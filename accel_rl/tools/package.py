@@ -101,7 +101,7 @@ def package_run(run_dir: str | Path, options: PackageOptions) -> Package:
         ValueError: safetensors is not installed, the run cannot be read, or ``out`` exists.
         OSError: a file could not be written.
     """
-    run_dir = Path(run_dir).absolute()
+    run_dir = Path(run_dir)
     try:
         import safetensors  # noqa: F401
     except ModuleNotFoundError as error:
@@ -109,7 +109,7 @@ def package_run(run_dir: str | Path, options: PackageOptions) -> Package:
     config = read_trusted_config(run_dir, trust=options.trust)
     is_own = read_saved(run_dir, trust=options.trust).is_own
     checkpoint = find_checkpoint(run_dir, options.checkpoint)
-    out = Path(options.out).absolute() if options.out else run_dir / "package"
+    out = Path(options.out) if options.out else run_dir / "package"
     check_new_folder(out)
     agent, steps = _load(checkpoint, config)
     scores = read_scores(run_dir, config, steps)

@@ -28,7 +28,7 @@ from accel_rl.tools.output import check_output, show_progress
 from accel_rl.tools.policy import SavedPolicy, load_agent
 from accel_rl.trackers.client import Trackers
 from accel_rl.training.devices import pick_device
-from accel_rl.training.evaluation import MAX_STEPS
+from accel_rl.training.evaluation import longest_game
 from accel_rl.training.torch_setup import sampling_threads
 
 _SIDE = 420  # pixels that the longer side of small pictures is enlarged to, about
@@ -46,8 +46,9 @@ class PlayOptions:
     checkpoint: int | str | None = None
     """Number of steps at which the checkpoint was saved.
     best: the policy of the best evaluation. none: the last checkpoint."""
-    max_steps: int = MAX_STEPS
-    """Steps after which the film ends, even if the game is not over."""
+    max_steps: int | None = None
+    """Steps after which the film ends, even if the game is not over.
+    none: 27,000 in Atari games, 100,000 in others."""
     seed: int = 0
     """Seed of game and actions, combined with the run's seed. Another seed plays another game."""
     greedy: bool = False
@@ -64,7 +65,7 @@ class PlayOptions:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.max_steps < 1:
+        if self.max_steps is not None and self.max_steps < 1:
             raise ValueError(f"max_steps is {self.max_steps}; it must be at least 1")
         if self.seed < 0:
             raise ValueError(f"seed is {self.seed}; it must be at least 0")
@@ -108,18 +109,18 @@ def play(run_dir: str | Path, options: PlayOptions, console: Console | None = No
         ValueError: the run cannot be read, its environment shows nothing, or ``out`` exists.
         OSError: ``out`` could not be written.
     """
-    run_dir = Path(run_dir).absolute()
+    run_dir = Path(run_dir)
     config = read_trusted_config(run_dir, trust=options.trust)
     checkpoint = find_policy(run_dir, options.checkpoint)
-    out = Path(options.out).absolute() if options.out else run_dir / "game.mp4"
+    out = Path(options.out) if options.out else run_dir / "game.mp4"
     check_output(out, SUFFIXES, overwrite=options.overwrite)
-    with taking_back([directory()]):
-        game = film_game(config, checkpoint, out, options, console)
+    game = film_game(config, checkpoint, out, options, console)
     with closing(Trackers(config.tracker, run_dir, plain_options(config), complain)) as trackers:
         trackers.send_files([out])
     return game
 
 
+@taking_back([directory()])
 def film_game(
     config: TrainConfig,
     checkpoint: Path,
@@ -131,8 +132,10 @@ def film_game(
     pictures: list[NDArray[np.uint8]] = []
     env_seed, action_seed = np.random.SeedSequence([config.seed, 3, options.seed]).spawn(2)
     seed_generators(env_seed)
+    saved, file = checkpoint.absolute(), out.absolute()  # the environment may go elsewhere
+    most_steps = options.max_steps or longest_game(config.env)
     # No limit but the film's own.
-    atari = dataclasses.replace(config.atari, max_episode_steps=options.max_steps + 1)
+    atari = dataclasses.replace(config.atari, max_episode_steps=most_steps + 1)
     env, frames_per_second = make_shown_env(config.env, atari, pictures.append)
     spec = env.spec
     score, num_steps, num_frames, has_ended, is_truncated = 0.0, 0, 0, False, False
@@ -142,11 +145,11 @@ def film_game(
     with (
         closing(env),
         sampling_threads(),
-        film(out, frames_per_second) as movie,
-        show_progress(console or LastingConsole(), "steps", options.max_steps) as show,
+        film(file, frames_per_second) as movie,
+        show_progress(console or LastingConsole(), "steps", most_steps) as show,
     ):
         device = pick_device(options.device)
-        agent, _ = load_agent(checkpoint, config, spec, device, greedy=options.greedy)
+        agent, _ = load_agent(saved, config, spec, device, greedy=options.greedy)
         policy = SavedPolicy(agent, spec, device, rng)
         env.seed(env_seed)
         env.reset(observation[0, ...])
@@ -155,7 +158,7 @@ def film_game(
                 movie.add(_with_caption(picture, f"score {score:g}  step {num_steps}"))
             num_frames += len(pictures)
             pictures.clear()
-            if has_ended or num_steps == options.max_steps:
+            if has_ended or num_steps == most_steps:
                 break
             step = PolicyInput(observation, rng.random(1), 0, slice(0, 1), begins, reward)
             result = env.step(_one_action(spec.action, policy(step)), observation[0, ...])

@@ -242,7 +242,7 @@ def load_policy(
     check_kind(bool, greedy=greedy, trust=trust)
     check_seed(seed)
     config = read_trusted_config(run_dir, trust=trust)
-    path = find_policy(Path(run_dir).absolute(), checkpoint)
+    path = find_policy(Path(run_dir), checkpoint)
     where = pick_device(device)
     factory = make_env_factory(config.env, config.atari, config.info_keys)
     spec = probe_spec(factory, config.sampler.reset_timeout_seconds)

@@ -22,6 +22,7 @@ import torch
 
 from accel_rl.agents import AnyAgent, normalizer_state
 from accel_rl.config import TrainConfig
+from accel_rl.envs import is_atari_game
 from accel_rl.parallel import Ranks, Team, TeamError
 from accel_rl.runs.tables import read_rows
 from accel_rl.samplers import (
@@ -38,7 +39,9 @@ from accel_rl.topology import available_cpus
 from accel_rl.training.metrics import info_means
 
 MAX_STEPS = 27_000
-"""of one game"""
+"""of one Atari game"""
+LONGEST_STEPS = 100_000
+"""of any other game, at least, before it is given up"""
 HORIZON = 20
 """steps between two looks at which games have ended"""
 
@@ -99,11 +102,10 @@ class Evaluator:
         result = Evaluation([], 0, 0)
         info_keys: tuple[str, ...] = ()
         try:
-            if num_envs := share_of(self._config.evaluation_envs, self._team.ranks):
+            if num_envs := share_of(self._num_envs, self._team.ranks):
                 with closing(self._make_sampler(num_envs)) as sampler:
-                    config, info_keys = with_game_limit(self._config), sampler.env_spec.info_keys
-                    num_steps = -(-config.evaluation_steps // config.evaluation_envs) * num_envs
-                    result = play_games(config, sampler, agent, num_steps, check)
+                    info_keys = sampler.env_spec.info_keys
+                    result = play_games(sampler, agent, check, **self._numbers(num_envs))
         except Interrupted:
             self._gather(None)
             raise
@@ -120,6 +122,24 @@ class Evaluator:
             "episode_return_raw_max": float(raw.max()),
             **info_means(result.episodes, info_keys),
         }
+
+    @property
+    def _num_envs(self) -> int:
+        """Environments of all learners; more than games would have none to play."""
+        config = self._config
+        return min(config.evaluation_envs, config.evaluation_episodes or config.evaluation_envs)
+
+    def _numbers(self, num_envs: int) -> dict[str, Any]:
+        """This learner's arguments of `play_games`, which has ``num_envs`` environments."""
+        config, rank, size = self._config, self._team.ranks.rank, self._team.ranks.size
+        limit = longest_game(config.env, config.evaluation_steps)
+        if config.evaluation_episodes is None:
+            num_steps = -(-config.evaluation_steps // config.evaluation_envs) * num_envs
+            return {"num_steps": num_steps, "max_episode_steps": limit}
+        each, more = divmod(config.evaluation_episodes, self._num_envs)
+        first = rank * (self._num_envs // size) + min(rank, self._num_envs % size)
+        num_episodes = each * num_envs + min(max(more - first, 0), num_envs)
+        return {"num_episodes": num_episodes, "max_episode_steps": limit}
 
     def _make_sampler(self, num_envs: int) -> RolloutSampler:
         config, rank = with_game_limit(self._config), self._team.ranks.rank
@@ -183,6 +203,11 @@ def with_game_limit(config: TrainConfig) -> TrainConfig:
     return dataclasses.replace(config, atari=atari)
 
 
+def longest_game(env: str, num_steps: int = 0) -> int:
+    """Return after how many steps a game is given up, in an evaluation of about ``num_steps``."""
+    return MAX_STEPS if is_atari_game(env) else max(LONGEST_STEPS, num_steps)
+
+
 def make_evaluation_sampler(
     config: TrainConfig,
     num_envs: int,
@@ -219,20 +244,13 @@ def make_evaluation_sampler(
 
 
 def play_games(
-    config: TrainConfig,
-    sampler: RolloutSampler,
-    agent: AnyAgent,
-    num_steps: int,
-    show: Callable[[int], None],
+    sampler: RolloutSampler, agent: AnyAgent, show: Callable[[int], None], **numbers: Any
 ) -> Evaluation:
-    """Starts ``sampler`` and plays ``num_steps`` steps of games; see `accel_rl.samplers.evaluate`.
+    """Starts ``sampler`` and plays games; see `accel_rl.samplers.evaluate` for ``numbers``.
 
-    ``config``: of the sampler's games, with their limit, which other environments than Atari's get
-    as the steps after which a game is given up. ``show`` is told the steps taken; it may raise to
-    break off.
+    ``show`` is told the steps taken; it may raise to break off.
     """
     device = next(agent.model.parameters()).device
     with ActionServer(agent, sampler, device) as server:
-        sampler.start()
-        limit = config.atari.max_episode_steps
-        return evaluate(sampler, server, num_steps=num_steps, max_episode_steps=limit, show=show)
+        sampler.start(None, lambda num_steps: show(0))
+        return evaluate(sampler, server, show=show, **numbers)

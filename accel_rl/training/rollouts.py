@@ -18,6 +18,7 @@ from accel_rl.envs.clipped import clipped_share
 from accel_rl.parallel import StoreExchange
 from accel_rl.samplers import ParallelSampler, SamplerError, SamplerState
 from accel_rl.samplers.base import PolicyInput
+from accel_rl.samplers.block import count_nothing
 from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.spaces import leaves_of
 from accel_rl.states import decode_state, encode_state
@@ -221,11 +222,13 @@ class RolloutRun(Run[RolloutSampler, Learner]):
             return f"in {self.sampler.plan.describe()}"
         return super().place
 
-    def start(self, saved: Mapping[str, Any] | None) -> None:
+    def start(
+        self, saved: Mapping[str, Any] | None, look: Callable[[int], object] = count_nothing
+    ) -> None:
         state = None
         if saved is not None and saved["sampler"] is not None:
             state = SamplerState(**decode_state(saved["sampler"].numpy().tobytes()))
-        self.sampler.start(state)
+        self.sampler.start(state, look)
         if saved is not None and state is not None:
             self.server.set_state(saved["recurrent_state"])
 

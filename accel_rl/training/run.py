@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -21,6 +21,7 @@ from accel_rl.parallel import Exchange, Ranks, StoreExchange, Team
 from accel_rl.runs.checkpoint import sign_simulators
 from accel_rl.samplers import SamplerConfig, SamplerState, SamplerTimes
 from accel_rl.samplers.base import Episode
+from accel_rl.samplers.block import count_nothing
 from accel_rl.stopping import StopRequest
 from accel_rl.topology import CorePlan
 from accel_rl.training.evaluation import Evaluator
@@ -45,7 +46,9 @@ class Sampler(Protocol):
     @property
     def times(self) -> SamplerTimes: ...
 
-    def start(self, state: SamplerState | None = None) -> None: ...
+    def start(
+        self, state: SamplerState | None = None, look: Callable[[int], object] = ...
+    ) -> None: ...
 
     def take_episodes(self) -> list[Episode]: ...
 
@@ -143,9 +146,14 @@ class Run(ABC, Generic[S, L]):
         names = self.learner.metric_names + self.extra_metrics
         return Rows(progress, names, spec.frame_skip, spec.info_keys, look)
 
-    def start(self, saved: Mapping[str, Any] | None) -> None:
-        """Start the simulators: anew, or from the checkpoint ``saved``."""
-        self.sampler.start()
+    def start(
+        self, saved: Mapping[str, Any] | None, look: Callable[[int], object] = count_nothing
+    ) -> None:
+        """Start the simulators: anew, or from the checkpoint ``saved``.
+
+        ``look``: as in `accel_rl.samplers.sampler.RolloutSampler.start`.
+        """
+        self.sampler.start(None, look)
 
     def get_state(self) -> dict[str, Any]:
         """What a checkpoint holds of the parts.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -31,13 +32,13 @@ from accel_rl.samplers import ParallelSampler, SamplerError
 from accel_rl.samplers.layout import even_num_envs, num_envs_for_all
 from accel_rl.signing import user_key
 from accel_rl.spaces import Leaf, Space, leaves_of, without_mask
-from accel_rl.stopping import StopRequest
+from accel_rl.stopping import Interrupted, StopRequest
 from accel_rl.trackers.client import check_installed
 from accel_rl.training.build import AnyRun, build
 from accel_rl.training.devices import computes_bfloat16_slowly, describe_sharing
 from accel_rl.training.live import make_progress
 from accel_rl.training.metrics import OnRow
-from accel_rl.training.progress import Progress, ProgressHandler, Status
+from accel_rl.training.progress import LINE_SECONDS, Progress, ProgressHandler, Status
 from accel_rl.training.records import Records
 from accel_rl.training.resume import (
     begin,
@@ -143,7 +144,7 @@ def train(
             run.open(run_dir, stop, run.make_rows(progress, on_row), saved)
             with contextlib.closing(run.records):
                 _begin_records(run, progress, saved, note)
-                run.start(saved)
+                _start(run, progress, saved)
                 stop.hold()
                 run.records.begin(run.sampler.times)
                 with _saving(run, failure):
@@ -231,6 +232,27 @@ def _begin_records(
             progress.say(text)
             _LOGGER.info("%s", text)
     _LOGGER.info("%s", describe_machine(run.device))
+
+
+def _start(run: AnyRun, progress: Progress, saved: Mapping[str, Any] | None) -> None:
+    """Start the simulators, unless ``max_minutes`` are over before; the run then ends in order."""
+    sampler, told_at = run.sampler.config, monotonic()
+    expected = sampler.num_envs * sampler.decorrelation_steps // 2
+
+    def look(num_steps: int) -> None:
+        nonlocal told_at
+        if run.stop.is_asked():
+            assert run.stop.received is not None
+            raise Interrupted(run.stop.received)
+        if num_steps and monotonic() >= told_at + LINE_SECONDS and run.team.ranks.is_first:
+            told_at = monotonic()
+            progress.say(f"random first steps: {num_steps:,} of about {expected:,}")
+
+    try:
+        run.start(saved, look)
+    except Interrupted:
+        if not run.stop.is_own:
+            raise
 
 
 def first_lines(run: AnyRun, saved: Mapping[str, Any] | None) -> Iterator[str]:

@@ -175,11 +175,12 @@ class InC(Scripted):
 
 def test_seed_is_shortened_where_a_simulator_does_not_take_it() -> None:
     seed = 0x9234_5678
-    simulators = SyncVectorEnv([InC, InC], autoreset_mode="Disabled")
+    envs = [InC(), InC()]
+    simulators = SyncVectorEnv([lambda: envs[0], lambda: envs[1]], autoreset_mode="Disabled")
     batch = GymnasiumVector(simulators, 2, "batch")
     batch.seed([np.random.SeedSequence(3), np.random.SeedSequence(seed)])
     batch.reset(np.ones(2, bool), np.zeros((2, 2, 3), np.float32))
-    assert [env.seeds[-1] for env in simulators.envs] == [3, seed & 0x7FFF_FFFF]
+    assert [env.seeds[-1] for env in envs] == [3, seed & 0x7FFF_FFFF]
     for kind, seeds in ((Scripted, [seed]), (InC, [seed, seed & 0x7FFF_FFFF])):
         scripted = kind()
         env, out = wrap(scripted)

@@ -94,6 +94,30 @@ def test_an_environment_without_an_end_is_given_up_and_reported() -> None:
     assert result.num_unfinished == 2
 
 
+@pytest.mark.parametrize("num_episodes", [1, 4, 6, 23])
+def test_so_many_games_are_the_first_of_each_environment(num_episodes: int) -> None:
+    with SerialSampler(ToyEnv, config=config(), seed=2) as sampler:
+        result = evaluate(sampler, zeros, num_episodes=num_episodes, max_episode_steps=50)
+    expected = []
+    for b in range(4):
+        share = num_episodes // 4 + (b < num_episodes % 4)
+        expected += [game for game in games_of(40) if game.env_index == b][:share]
+    assert len(expected) == num_episodes
+    assert sorted(result.episodes) == sorted(expected)
+    assert (result.num_unfinished, result.num_lost) == (0, 0)
+
+
+def test_game_of_the_longest_length_counts_and_one_that_is_longer_ends_the_evaluation() -> None:
+    factory = functools.partial(ScriptedEnv, "." * 49 + "t", "." * 59 + "t")
+    with SerialSampler(factory, config=config(num_envs=2), seed=2) as sampler:
+        result = evaluate(sampler, zeros, num_episodes=4, max_episode_steps=50)
+        assert [game.length for game in result.episodes] == [50, 50]
+        assert result.num_unfinished == 2
+        for numbers in ({}, {"num_steps": 1, "num_episodes": 1}):
+            with pytest.raises(ValueError, match="give one of them"):
+                evaluate(sampler, zeros, max_episode_steps=50, **numbers)
+
+
 def test_what_is_shown_is_the_steps_taken() -> None:
     seen: list[int] = []
     with SerialSampler(ToyEnv, config=config(), seed=2) as sampler:

@@ -4,17 +4,21 @@ import copy
 import threading
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
 from functools import partial
 
 import gymnasium
 import numpy as np
 import pytest
+from batches import Walks
 from sampler_cases import KINDS, zeros
 from tiers import processes
 from toy_envs import FaultyEnv, ToyEnv
 
-from accel_rl.envs import make_env_factory
+from accel_rl.envs import Batched, make_env_factory
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SamplerError, SerialSampler
+from accel_rl.samplers.block import environment_seed
 from accel_rl.vector import VectorEnv
 
 CONFIG = SamplerConfig(num_envs=4, horizon=5, num_workers=1)
@@ -55,6 +59,27 @@ def test_a_sampler_collects_one_rollout_at_a_time(kind):
         sampler.collect(zeros)  # nothing has happened to it
         with pytest.raises(SamplerError, match=message):
             sampler.collect(lambda _: sampler.collect(zeros))
+
+
+@pytest.mark.parametrize("factory", [ToyEnv, Batched(Walks)])
+def test_start_tells_its_random_first_steps_and_ends_where_that_raises(factory, monkeypatch):
+    monkeypatch.setattr("accel_rl.samplers.local_pool.LOOK_SECONDS", -1.0)
+    config, told = replace(CONFIG, decorrelation_steps=30), []
+    with closing(SerialSampler(factory, config=config, seed=3)) as sampler:
+        sampler.start(look=told.append)
+    seeds = [environment_seed(3, b).spawn(2)[1] for b in range(4)]
+    expected = sum(int(np.random.default_rng(seed).integers(31)) for seed in seeds)
+    assert told == sorted(told) and told[-1] == expected > 30
+
+    def refuse(num_steps: int) -> None:
+        if num_steps > 5:
+            raise TimeoutError
+
+    sampler = SerialSampler(factory, config=config, seed=3)
+    with pytest.raises(TimeoutError):
+        sampler.start(look=refuse)
+    with pytest.raises(SamplerError, match="was closed"):
+        sampler.start()
 
 
 def test_a_serial_sampler_that_has_not_started_can_be_copied():

@@ -159,6 +159,8 @@ def test_games_are_cut_off_at_the_limit_that_is_given_and_not_at_that_of_trainin
         ("out", "absent/scores.json", "there is no directory absent; make it first"),
         ("num_steps", 0, "num_steps is 0; at least 1"),
         ("num_envs", 0, "num_envs is 0; at least 1"),
+        ("num_episodes", 0, "num_episodes is 0; at least 1"),
+        ("num_episodes", 3, "num_episodes=3 takes the place of num_steps=200"),
         ("seed", -1, "seed is -1; at least 0"),
     ],
 )
@@ -236,18 +238,29 @@ def test_run_of_agents_in_processes_can_be_evaluated_without(monkeypatch, counti
     samplers = []
     monkeypatch.setattr(
         "accel_rl.tools.evaluate.play_games",
-        lambda config, sampler, *args: samplers.append(sampler) or Evaluation([], 0, 0),
+        lambda sampler, *_, **numbers: samplers.append(sampler) or Evaluation([], 0, 0),
     )
     evaluate(counting, serial=True)
     assert isinstance(samplers[0], SerialSampler)
 
 
 @pytest.mark.slow
-def test_longest_game_that_is_asked_for_is_played_to_its_end(breakout, monkeypatch) -> None:
+def test_longest_game_that_is_asked_for_is_played_to_its_end(
+    breakout, counting, monkeypatch
+) -> None:
     given = {}
     monkeypatch.setattr(
         "accel_rl.training.evaluation.evaluate",
         lambda sampler, policy, **options: given.update(options) or Evaluation([], 0, 0),
     )
-    evaluate(breakout, max_episode_steps=50_000)
-    assert given["max_episode_steps"] == 50_000
+    for run_dir, options, expected in (
+        (breakout, {"max_episode_steps": 150_000}, 150_000),
+        (breakout, {}, 27_000),
+        (counting, {"max_episode_steps": 50}, 50),
+        (counting, {"num_episodes": 7, "num_steps": 125_000}, 125_000),
+        (counting, {"num_steps": 200_000}, 200_000),
+    ):
+        evaluate(run_dir, **options)
+        assert given["max_episode_steps"] == expected
+        assert given["num_episodes"] == options.get("num_episodes")
+        assert (given["num_steps"] is None) == ("num_episodes" in options)

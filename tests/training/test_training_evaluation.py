@@ -159,10 +159,12 @@ class Asked:
         return self._left is not None and self._left < 0
 
 
-def evaluated_by(num: int, stops: dict[int, int] | None = None, evaluations: int = 2) -> Any:
+def evaluated_by(
+    num: int, stops: dict[int, int] | None = None, evaluations: int = 2, *more: str
+) -> Any:
     """What each of ``num`` learners, threads here, gets: rows, or None where it broke off."""
     store = HashStore()
-    options = ["evaluation_interval=1", "evaluation_steps=100", "evaluation_envs=3"]
+    options = ["evaluation_interval=1", "evaluation_steps=100", "evaluation_envs=3", *more]
     config, cpu = parse_arguments(["env=catch", "serial=true", *options]), torch.device("cpu")
     teams = [Team(Ranks(rank, num, rank, num), store, 30.0) for rank in range(num)]
     torch.manual_seed(0)
@@ -207,6 +209,16 @@ def test_learners_in_step_share_the_games_of_an_evaluation(monkeypatch) -> None:
         assert own == [4, 4, 0]
     assert first == evaluated_by(4)[0]
     assert first != evaluated_by(2)[0]
+
+
+@pytest.mark.parametrize("num_episodes", [2, 7])
+def test_learners_in_step_play_so_many_games_together(num_episodes: int) -> None:
+    option = f"evaluation_episodes={num_episodes}"
+    own = [[row["episodes"] for row in rows] for rows in evaluated_by(4, None, 1, option)]
+    assert own[0] == [num_episodes] and sorted(own[1:]) == sorted(
+        [[num_episodes // 3 + (rank < num_episodes % 3)] for rank in (1, 2)] + [[0]]
+    )
+    assert evaluated_by(1, None, 1, option)[0][0]["episodes"] == num_episodes
 
 
 @pytest.mark.parametrize("who", [0, 1])

@@ -1,13 +1,17 @@
 """``train(..., on_row=...)``: a program that looks at a run while it goes on."""
 
+import io
 import itertools
+import re
 import signal
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from saved_runs import quiet, undrawn
+from tiers import slow_processes
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
@@ -82,6 +86,29 @@ def test_run_ends_after_max_minutes_and_goes_on(tmp_path, options: str, monkeypa
     assert 0 < result.status.steps < 400
     whole = train(parse_arguments([f"resume={tmp_path / 'run'}", "max_minutes=none"]), quiet())
     assert not whole.is_cut and whole.status is not None and whole.status.steps == 400
+
+
+@pytest.mark.parametrize(
+    "options", [["algo=a2c"], slow_processes(["serial=false"]), slow_processes(["algo=ga3c"])]
+)
+def test_max_minutes_hold_in_the_random_first_steps_which_are_told(
+    options: list[str], tmp_path, monkeypatch
+) -> None:
+    def now() -> float:
+        return 1e9 if "random first" in shown.getvalue() else 0.0
+
+    monkeypatch.setattr("accel_rl.stopping.monotonic", now)
+    monkeypatch.setattr("accel_rl.training.train.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("accel_rl.samplers.local_pool.LOOK_SECONDS", 0.0)
+    shown, run_dir = io.StringIO(), tmp_path / "run"
+    given = ["env=catch", "num_envs=4", "decorrelation_steps=1e6", "total_steps=40"]
+    given += ["serial=true"] if options == ["algo=a2c"] else []
+    config = parse_arguments([*given, *options, "max_minutes=1", f"run_dir={run_dir}"])
+    with undrawn():
+        result = train(config, Console(file=shown, width=200))
+    assert result.is_cut and result.stopped_by is None and result.updates == 0
+    assert re.search(r"random first steps: [\d,]+ of about 2,000,000\n", shown.getvalue())
+    assert len(list_checkpoints(run_dir)) == 1
 
 
 def test_learners_in_step_end_together_after_max_minutes() -> None:

@@ -449,7 +449,7 @@ worker_not_pinned samplers/worker.py samplers/test_samplers_cores.py
 - os.sched_setaffinity(0, setup.cpus)
 + pass
 
-programs_of_worker_left samplers/worker.py samplers/test_samplers_worker.py
+programs_of_worker_left samplers/process.py samplers/test_samplers_worker.py
 - program.kill()
 + pass
 

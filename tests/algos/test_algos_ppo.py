@@ -248,20 +248,6 @@ def test_shuffling_goes_on_from_a_state() -> None:
     assert all(map(torch.equal, model.seen, other_model.seen))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"lr": 0.0}, "lr is 0.0; it must be above 0"),
-        ({"clip_range": -0.1}, "clip_range is -0.1; it must be above 0"),
-        ({"epochs": 0}, "epochs is 0; it must be at least 1"),
-        ({"gae_lambda": 1.5}, "gae_lambda is 1.5; it must be from 0 to 1"),
-    ],
-)
-def test_option_out_of_range_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        PPOConfig(**options)
-
-
 @pytest.mark.parametrize(("size", "fits"), [(500, 256), (4096, 2048)])
 def test_rollout_that_minibatches_do_not_divide_is_refused(size: int, fits: int) -> None:
     with pytest.raises(ValueError, match=f"minibatch_size={size} .* use minibatch_size={fits}"):

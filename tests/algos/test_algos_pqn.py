@@ -276,40 +276,6 @@ def test_masked_updates_in_bfloat16_are_near_those_in_float32() -> None:
         assert short[name].item() == pytest.approx(value.item(), rel=0.05, abs=0.02), name
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"lr": 0.0}, "lr is 0.0; it must be above 0"),
-        ({"epochs": 0}, "epochs is 0; it must be at least 1"),
-        ({"return_lambda": 1.5}, "return_lambda is 1.5; it must be from 0 to 1"),
-        ({"epsilon_final": -0.1}, "epsilon_final is -0.1; it must be from 0 to 1"),
-        ({"epsilon_share": 0.0}, "epsilon_share is 0.0; it must be above 0 and at most 1"),
-        ({"radam_eps": 0.0}, "radam_eps is 0.0; it must be above 0"),
-    ],
-)
-def test_option_out_of_range_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        PQNConfig(**options)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["num_envs=100", "horizon=5"], "minibatch_size=128 does not divide.* use minibatch_size="),
-        (
-            ["lstm=true", "minibatch_size=16"],
-            "is not a multiple of horizon=32.* use minibatch_size=32",
-        ),
-        (["lstm=true", "capture=on", "horizon=64", "num_envs=64"], "capture=on does not support"),
-        (["parallel.sync=store", "sync_period=2"], "needs Adam .* algo=pqn has RAdam; use sync_"),
-        (["return_lambda=2"], "return_lambda is 2.0; it must be from 0 to 1"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(arguments: list[str], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        parse_arguments(["algo=pqn", *arguments])
-
-
 def test_schedule_steps_is_an_option_although_the_learning_rate_is_constant() -> None:
     config = parse_arguments(["algo=pqn", "total_steps=1e6", "schedule_steps=2e6"])
     assert config.learner.lr_schedule == "constant" and config.progress(1_000_000) == 0.5

@@ -428,53 +428,6 @@ def test_options_of_the_command_line_make_sequences() -> None:
     assert config.learner.sequence_steps(4) == 16 + 8 + 3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("lstm=true gru=true", "lstm=true and gru=true contradict each other; leave out one"),
-        (
-            "previous_action_reward=true",
-            "previous_action_reward=true has no effect, because lstm a",
-        ),
-        ("lstm=true burn_in=90", "burn_in=90 is longer than sequence_length=16, .* a smaller burn"),
-        ("lstm=true batch_size=40", "batch_size=40 must be whole .*=16 .*; use batch_size=48"),
-        (
-            "lstm=true batch_size=160 learners=3",
-            "batch_size=160 must .* for each of 3 learners .*; use batch_size=192",
-        ),
-        (
-            "lstm=true batch_size=48 gradient_cosine_interval=1",
-            "batch_size=48 must .*, two for gradient_cosine_interval .*; use batch_size=64",
-        ),
-        ("burn_in=8", "burn_in=8 has no effect, because lstm and gru are false"),
-        ("lstm=true sequence_length=0", "sequence_length is 0; it must be at least"),
-        ("lstm=true burn_in=-1", "burn_in is -1; it must be at least 0"),
-        ("lstm=true capture=on", "capture=on does not support lstm=true, whose"),
-        (
-            "prioritized=true priority_of_largest=0.5",
-            "priority_of_largest=0.5 has no effect, because lstm and gru are false",
-        ),
-        (
-            "lstm=true priority_of_largest=0.5",
-            "priority_of_largest=0.5 has no effect, because .*prioritized is",
-        ),
-        (
-            "lstm=true prioritized=true priority_of_largest=2",
-            "priority_of_largest is 2.*; it must be from 0 to 1",
-        ),
-    ],
-    ids=lambda each: each[:40],
-)
-def test_what_does_not_fit_sequences_is_refused(arguments: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        parse_arguments(["algo=dqn", *arguments.split()])
-
-
-def test_rescaling_of_distributions_is_refused() -> None:
-    with pytest.raises(ValueError, match="value_rescaling=true is for values, and num_atoms=51"):
-        DQNConfig(value_rescaling=True, num_atoms=51)
-
-
 def test_replay_too_small_for_sequences_is_refused_with_what_fits() -> None:
     with pytest.raises(ValueError, match=r"min_steps is 60; .* sequences of 2 \+ 4 .* least 84"):
         make(min_steps=60)

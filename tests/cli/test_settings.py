@@ -14,6 +14,7 @@ from accel_rl.algos import (
     DQNConfig,
     LearnerConfig,
     PPOConfig,
+    PQNConfig,
 )
 from accel_rl.config import TrainConfig
 from accel_rl.envs import AtariConfig
@@ -73,11 +74,46 @@ def test_config_is_never_trained_as_that_of_its_base_class_unless_it_says_so() -
         (A2CConfig, "gamma", False, "a number"),
         (A2CConfig, "rmsprop_initial", 1e300, "at most 3"),
         (A2CConfig, "lr_schedule", "cosine", "constant or linear"),
+        (A2CConfig, "lr", 0.0, "above 0"),
+        (A2CConfig, "gamma", 1.1, "from 0 to 1"),
+        (A2CConfig, "gae_lambda", -0.1, "from 0 to 1"),
+        (A2CConfig, "entropy_coefficient", -1.0, "at least 0"),
+        (A2CConfig, "max_gradient_norm", 0.0, "above 0"),
+        (A2CConfig, "rho_clip", 0.9, "at least 1"),
+        (A2CConfig, "rmsprop_decay", 1.0, "at least 0 and below 1"),
+        (PPOConfig, "lr", 0.0, "above 0"),
+        (PPOConfig, "clip_range", -0.1, "above 0"),
+        (PPOConfig, "epochs", 0, "at least 1"),
+        (PPOConfig, "gae_lambda", 1.5, "from 0 to 1"),
+        (PQNConfig, "lr", 0.0, "above 0"),
+        (PQNConfig, "epochs", 0, "at least 1"),
+        (PQNConfig, "return_lambda", 1.5, "from 0 to 1"),
+        (PQNConfig, "epsilon_final", -0.1, "from 0 to 1"),
+        (PQNConfig, "epsilon_share", 0.0, "above 0 and at most 1"),
+        (PQNConfig, "radam_eps", 0.0, "above 0"),
+        (DQNConfig, "training_intensity", 0.0, "above 0"),
+        (DQNConfig, "training_intensity", float("inf"), "finite"),
+        (DQNConfig, "epsilon_final", 1.5, "from 0 to 1"),
+        (DQNConfig, "n_step", 0, "at least 1"),
+        (DQNConfig, "v_max", float("inf"), "finite"),
+        (DQNConfig, "v_min", float("nan"), "finite"),
+        (DQNConfig, "max_gradient_norm", float("inf"), "finite"),
         (PPOConfig, "epochs", 2.5, "an integer"),
         (DQNConfig, "prioritized", 1, "True or False"),
         (DQNConfig, "optimizer", "sgd", "rmsprop or adam"),
         (GA3CConfig, "num_predictors", 40000, "at most 1024"),
         (AtariConfig, "clip_reward", "no", "True or False"),
+        (AtariConfig, "observation_size", "64x64", "104x80 or 84x84"),
+        (AtariConfig, "frame_skip", 0, "at least 1"),
+        (AtariConfig, "frame_skip", 10**6, "at most 1000"),
+        (AtariConfig, "frame_stack", 0, "at least 1"),
+        (AtariConfig, "frame_stack", 10**6, "at most 1000"),
+        (AtariConfig, "max_episode_steps", -1, "at least 1"),
+        (AtariConfig, "max_noops", -1, "at least 0"),
+        (AtariConfig, "max_noops", 10**12, "at most 1000"),
+        (AtariConfig, "sticky_actions", 1.0, "below 1"),
+        (AtariConfig, "sticky_actions", -0.1, "probability"),
+        (AtariConfig, "cached_starts", "on", "auto or off"),
         (ParallelConfig, "pull_steps", "9", "an integer"),
         (ParallelConfig, "sync", "ring", "all_reduce or store"),
         (TrainConfig, "env", 3, "text"),
@@ -109,17 +145,22 @@ def test_value_of_another_kind_or_size_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("kind", "options", "said"),
     [
-        ({"run_dir": ""}, "run_dir= names no directory"),
-        ({"sampler": OwnSamplerConfig()}, "sampler is OwnSampler of no subclass"),
-        ({"total_steps": 200, "schedule_steps": 100}, "schedule_steps=200 or more"),
+        (TrainConfig, {"run_dir": ""}, "run_dir= names no directory"),
+        (TrainConfig, {"sampler": OwnSamplerConfig()}, "sampler is OwnSampler of no subclass"),
+        (TrainConfig, {"total_steps": 200, "schedule_steps": 100}, "schedule_steps=200 or more"),
+        (A2CConfig, {"c_clip": 2.0}, "c_clip is 2; at most rho_clip=1"),
+        (DQNConfig, {"v_min": 1.0, "v_max": 1.0}, "v_min=1.0 must be below v_max=1.0"),
+        (DQNConfig, {"min_steps": 2_000_000}, "min_steps=2000000 more than the replay holds"),
+        (DQNConfig, {"value_rescaling": True, "num_atoms": 51}, "value_rescaling num_atoms=51"),
     ],
-    ids=["no directory", "subclass", "schedule"],
 )
-def test_value_that_a_run_cannot_have_is_refused(options: dict[str, Any], said: str) -> None:
+def test_values_that_do_not_fit_together_are_refused(
+    kind: Any, options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ValueError, match=words(said)):
-        TrainConfig(**options)
+        kind(**options)
 
 
 def test_lists_become_tuples_which_can_be_compared() -> None:

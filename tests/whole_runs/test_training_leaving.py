@@ -86,8 +86,13 @@ def test_job_that_is_stopped_whole_is_saved(tmp_path: Path) -> None:
     assert list_checkpoints(tmp_path)
 
 
+def states_of(pid: int) -> list[str]:
+    """What the kernel says of each thread of a process."""
+    return [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status")]
+
+
 def is_pending(pid: int, number: signal.Signals) -> bool:
-    (mask,) = re.findall(r"^ShdPnd:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    (mask,) = re.findall(r"^ShdPnd:\s*(\w+)", states_of(pid)[0], re.MULTILINE)
     return bool(int(mask, 16) >> (number - 1) & 1)
 
 
@@ -98,6 +103,7 @@ def test_learner_that_dies_while_all_are_stopped_keeps_nobody_waiting(tmp_path: 
         run.wait_for_rows()
         dying = run.learner(1)
         dying.suspend()
+        wait_for(lambda: all("\nState:\tT" in each for each in states_of(dying.pid)))
         run.process.send_signal(signal.SIGTERM)
         wait_for(lambda: is_pending(dying.pid, signal.SIGTERM), run.process)
         dying.kill()

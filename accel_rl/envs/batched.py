@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 import numpy as np
@@ -244,6 +245,32 @@ class One:
 def call_factory(factory: Callable[..., Any], env_index: int) -> Any:
     """Call a factory; one that has a parameter ``env_index`` gets the environment's number."""
     return factory(env_index=env_index) if takes_index(factory) else factory()
+
+
+def numbered(factory: Callable[..., Any], first: int) -> Callable[..., Any]:
+    """Return a factory of the same environments, whose numbers begin at ``first``.
+
+    Args:
+        factory: makes an environment or a `Batched`.
+        first: what is added to ``env_index``, and to the ``first_index`` of a batch.
+    """
+    if first == 0:
+        return factory
+    make = partial(_make_numbered, factory, first)
+    make.__name__ = getattr(factory, "__name__", "environment")  # type: ignore[attr-defined]
+    return make
+
+
+def _make_numbered(factory: Callable[..., Any], first: int, env_index: int = 0) -> Any:
+    made = call_factory(factory, first + env_index)
+    if not isinstance(made, Batched):
+        return made
+    make = partial(_make_numbered_batch, made, first)
+    return Batched(make, name=made.__name__, indexed=True)
+
+
+def _make_numbered_batch(batched: Batched, first: int, n: int, first_index: int) -> Simulators:
+    return batched.make(n, first + first_index)
 
 
 def takes_index(factory: Callable[..., Any]) -> bool:

@@ -215,7 +215,9 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
     with ExitStack() as undo:
         undo.callback(sampler.close)
         torch.manual_seed(config.seed)
-        agent = agent_of(config, sampler.env_spec, device)
+        num_training = sampler.rollout_spec.B
+        tried = num_training + config.evaluation_envs
+        agent = agent_of(config, sampler.env_spec, device, env_index=tried)
         assert isinstance(agent, ActorCriticAgent)
         capture = capture_of(config, agent.model, make_capture(config, device))
         if isinstance(agent, RecurrentAgent):
@@ -230,7 +232,7 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
         threads = QueueThreads(agent, learns, versions, sampler, device, capture)
         evaluator = None
         if config.evaluation_interval:
-            evaluator = Evaluator(config, agent, device, team)
+            evaluator = Evaluator(config, agent, device, team, num_training)
         undo.pop_all()
     return QueuedRun(
         config=config,

@@ -195,7 +195,12 @@ def evaluate_run(
         )
         stack.enter_context(closing(sampler))
         agent, steps = load_agent(
-            checkpoint, config, sampler.env_spec, device, greedy=options.greedy
+            checkpoint,
+            config,
+            sampler.env_spec,
+            device,
+            greedy=options.greedy,
+            env_index=options.num_envs,
         )
         num_steps = options.num_steps if options.num_episodes is None else None
         with show_progress(console or LastingConsole(), "steps", num_steps) as show:

@@ -149,7 +149,7 @@ def film_game(
         show_progress(console or LastingConsole(), "steps", most_steps) as show,
     ):
         device = pick_device(options.device)
-        agent, _ = load_agent(saved, config, spec, device, greedy=options.greedy)
+        agent, _ = load_agent(saved, config, spec, device, greedy=options.greedy, env_index=1)
         policy = SavedPolicy(agent, spec, device, rng)
         env.seed(env_seed)
         env.reset(observation[0, ...])

@@ -257,17 +257,19 @@ def load_agent(
     device: torch.device,
     *,
     greedy: bool = False,
+    env_index: int = 0,
 ) -> tuple[AnyAgent, int]:
     """The agent that ``checkpoint`` holds, on ``device``, and after how many steps it was saved.
 
     ``checkpoint`` may be the weights of a package, too. The agent acts as in evaluations, or,
-    ``greedy``, takes the most probable action, or that of the largest value.
+    ``greedy``, takes the most probable action, or that of the largest value. ``env_index``: as in
+    `accel_rl.training.build.agent_of`.
 
     Raises:
         ValueError: it is no checkpoint of this version, or not one of this config and environment.
     """
     with own_torch_state():
-        agent = config.learner.evaluating(agent_of(config, spec, device))
+        agent = config.learner.evaluating(agent_of(config, spec, device, env_index=env_index))
     is_packaged = checkpoint.name == PACKAGED_WEIGHTS
     try:
         if is_packaged:

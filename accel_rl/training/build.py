@@ -19,6 +19,7 @@ from accel_rl.algos.learner import check_learner
 from accel_rl.capture import EAGER, Capture
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec
+from accel_rl.envs.batched import numbered
 from accel_rl.envs.make import probe_observations
 from accel_rl.models.image import ImageNetwork
 from accel_rl.models.make import fits_images
@@ -86,7 +87,9 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
         undo.callback(sampler.close)
         spec = sampler.env_spec
         torch.manual_seed(config.seed)
-        agent = agent_of(config, spec, device, capture=capture)
+        num_training = ranks.size * sampler.rollout_spec.B
+        tried = num_training + config.evaluation_envs + ranks.rank
+        agent = agent_of(config, spec, device, capture=capture, env_index=tried)
         exchange = make_exchange(config, agent, team)
         share, learner_seed = sampler.config, rank_seed(config.seed, ranks.rank)
         sizes = share.num_envs, share.horizon
@@ -96,7 +99,8 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
         evaluator = None
         is_apart = config.parallel.sync == "store"
         if config.evaluation_interval and (ranks.is_first or not is_apart):
-            evaluator = Evaluator(config, agent, device, ALONE if is_apart else team)
+            players = ALONE if is_apart else team
+            evaluator = Evaluator(config, agent, device, players, num_training)
         num_collected = share.num_envs * share.horizon
         is_small = has_small_updates(config, num_collected, exchange)
         experience: Experience
@@ -132,11 +136,13 @@ def agent_of(
     device: torch.device,
     *,
     capture: Capture = EAGER,
+    env_index: int = 0,
 ) -> AnyAgent:
     """The agent that ``config`` asks for, with fresh parameters on ``device``.
 
     A network of the user's own is tried on observations of the environment: others may have
-    numbers in them that it need not take.
+    numbers in them that it need not take. ``env_index``: the number of that environment, which is
+    no other's that lives.
 
     Raises:
         ValueError: there is no such network, or it does not fit the environment.
@@ -148,7 +154,8 @@ def agent_of(
         if fits_images(own, seen.shape, seen.dtype):
             model = own
     if ":" in model:
-        observations = probe_observations(config.env_factory, config.sampler.reset_timeout_seconds)
+        factory = numbered(config.env_factory, env_index)
+        observations = probe_observations(factory, config.sampler.reset_timeout_seconds)
     network = Network(
         model,
         spec,
@@ -235,9 +242,10 @@ def make_sampler(
 ) -> RolloutSampler:
     """This learner's simulators; with others on the machine, it keeps to its share of the cores.
 
-    ``share``: its sampler settings. ``seed``: of all learners together.
+    ``share``: its sampler settings. ``seed``: of all learners together. Its environments have
+    numbers behind those of the learners before it.
     """
-    factory = config.env_factory
+    factory = numbered(config.env_factory, ranks.rank * share.num_envs)
     seed = rank_seed(seed, ranks.rank)
     on_gpu = device.type == "cuda"
     nodes = tuple(gpu_nodes(ranks.local_size, num_gpus(config))) if on_gpu else None

@@ -23,6 +23,7 @@ import torch
 from accel_rl.agents import AnyAgent, normalizer_state
 from accel_rl.config import TrainConfig
 from accel_rl.envs import is_atari_game
+from accel_rl.envs.batched import numbered
 from accel_rl.parallel import Ranks, Team, TeamError
 from accel_rl.runs.tables import read_rows
 from accel_rl.samplers import (
@@ -51,16 +52,23 @@ class Evaluator:
 
     Its environments and random numbers are its own: training goes on as if it had not been.
     Learners of a ``team`` have one each, and play at the same time: each in its share of the
-    environments, which are as many as one learner alone would have.
+    environments, which are as many as one learner alone would have. They are numbered from
+    ``first_env`` on, behind those of training.
     """
 
     def __init__(
-        self, config: TrainConfig, agent: AnyAgent, device: torch.device, team: Team
+        self,
+        config: TrainConfig,
+        agent: AnyAgent,
+        device: torch.device,
+        team: Team,
+        first_env: int = 0,
     ) -> None:
         self._config = config
         self._agent = agent
         self._device = device
         self._team = team
+        self._first_env = first_env
         self._evaluated_steps = self._num_evaluations = 0
 
     def get_state(self) -> dict[str, int]:
@@ -131,21 +139,29 @@ class Evaluator:
 
     def _numbers(self, num_envs: int) -> dict[str, Any]:
         """This learner's arguments of `play_games`, which has ``num_envs`` environments."""
-        config, rank, size = self._config, self._team.ranks.rank, self._team.ranks.size
+        config = self._config
         limit = longest_game(config.env, config.evaluation_steps)
         if config.evaluation_episodes is None:
             num_steps = -(-config.evaluation_steps // config.evaluation_envs) * num_envs
             return {"num_steps": num_steps, "max_episode_steps": limit}
         each, more = divmod(config.evaluation_episodes, self._num_envs)
-        first = rank * (self._num_envs // size) + min(rank, self._num_envs % size)
-        num_episodes = each * num_envs + min(max(more - first, 0), num_envs)
+        num_episodes = each * num_envs + min(max(more - self._num_before, 0), num_envs)
         return {"num_episodes": num_episodes, "max_episode_steps": limit}
+
+    @property
+    def _num_before(self) -> int:
+        """Environments of the learners before this one."""
+        rank, size = self._team.ranks.rank, self._team.ranks.size
+        return rank * (self._num_envs // size) + min(rank, self._num_envs % size)
 
     def _make_sampler(self, num_envs: int) -> RolloutSampler:
         config, rank = with_game_limit(self._config), self._team.ranks.rank
         key = self._num_evaluations, *([rank] if rank else [])  # one learner's, or the first one's
         seeds = np.random.SeedSequence([config.seed, 1], spawn_key=key)
-        return make_evaluation_sampler(config, num_envs, seeds, self._device, serial=config.serial)
+        first = self._first_env + self._num_before
+        return make_evaluation_sampler(
+            config, num_envs, seeds, self._device, serial=config.serial, first_env=first
+        )
 
     def _gather(self, own: Evaluation | None) -> Evaluation:
         """The games of all learners, in the first of them; in another one, its own.
@@ -215,9 +231,13 @@ def make_evaluation_sampler(
     device: torch.device,
     *,
     serial: bool,
+    first_env: int = 0,
 ) -> RolloutSampler:
-    """A sampler of the games of a training run, not started, made fit for counting whole games."""
-    factory = config.env_factory
+    """A sampler of the games of a training run, not started, made fit for counting whole games.
+
+    ``first_env``: the number of its first environment.
+    """
+    factory = numbered(config.env_factory, first_env)
     sampler_config = dataclasses.replace(
         config.sampler,
         num_envs=num_envs,

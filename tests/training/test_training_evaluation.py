@@ -190,16 +190,20 @@ def evaluated_by(
 
 def test_learners_in_step_share_the_games_of_an_evaluation(monkeypatch) -> None:
     made: list[tuple[int, tuple[int, ...]]] = []
+    numbers: list[int] = []
 
     def note(config: Any, num_envs: int, seeds: np.random.SeedSequence, *rest: Any, **more: Any):
         made.append((num_envs, seeds.spawn_key))
+        numbers.append(more["first_env"])
         return make_evaluation_sampler(config, num_envs, seeds, *rest, **more)
 
     monkeypatch.setattr(evaluation, "make_evaluation_sampler", note)
     (alone,) = evaluated_by(1)
     assert made == [(3, (0,)), (3, (1,))]
     made.clear()
+    numbers.clear()
     first, second, third, last = evaluated_by(4)  # the last has no environment
+    assert sorted(numbers) == [0, 0, 1, 1, 2, 2]
     assert sorted(made) == [(1, key) for key in ((0,), (0, 1), (0, 2), (1,), (1, 1), (1, 2))]
     for number in range(2):
         # A game of Catch has 9 steps, and an environment goes on until it has 34.

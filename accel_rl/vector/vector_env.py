@@ -230,7 +230,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
                 were received.
             WorkerError: a worker failed, or took longer than ``reset_timeout_seconds``.
         """
-        more = {name: value for name, value in (options or {}).items() if name != "reset_mask"}
+        more = dict(options) if isinstance(options, dict) else {}
+        more.pop("reset_mask", None)
         return self.reset_each(seed, options, [more] * self.num_envs)
 
     def reset_each(

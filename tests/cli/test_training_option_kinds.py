@@ -19,8 +19,8 @@ LEARNING = {
     ),
     "parallel": "num_chunks pull_steps sync sync_period",
     "learner": (
-        "adam_eps adam_eps_after_correction "
-        "advantage_eps batch_size burn_in c_clip clip_range clip_schedule clip_value "
+        "adam_eps adam_eps_after_correction advantage_eps "
+        "batch_size burn_in c_clip clip_range clip_schedule clip_value "
         "compatibility double dueling epsilon_share "
         "entropy_coefficient epochs epsilon_evaluation epsilon_final epsilon_initial "
         "epsilon_per_env epsilon_steps gae_lambda gamma gradient_norm_eps huber_delta log_eps "
@@ -29,7 +29,7 @@ LEARNING = {
         "normalize_advantage normalize_observation normalize_reward num_atoms "
         "optimizer precision prioritized priority_alpha radam_eps return_lambda "
         "priority_beta priority_beta_steps priority_default priority_of_largest reduction "
-        "replay_size rho_clip "
+        "replay_size rho_clip scale_actions "
         "rmsprop_decay rmsprop_eps rmsprop_initial sequence_length "
         "target_entropy target_rate target_update_steps temperature time_limit_terminal "
         "training_intensity "

@@ -10,8 +10,10 @@ from rich.console import Console
 from saved_runs import undrawn
 
 from accel_rl.config import TrainConfig
+from accel_rl.envs import EnvSpec
 from accel_rl.parallel import FlatParameters
 from accel_rl.samplers import Episode, SamplerConfig, SamplerTimes
+from accel_rl.spaces import discrete
 from accel_rl.stopping import StopRequest
 from accel_rl.training.metrics import Recorded, Rows
 from accel_rl.training.progress import PlainLines
@@ -29,6 +31,7 @@ class Tape(list[str]):
 class FakeSampler:
     times = SamplerTimes(0.0, 0.0, 0.0)
     config = SamplerConfig(num_envs=2, horizon=2)
+    env_spec = EnvSpec(name="taped", observation=discrete(2), action=discrete(2))
 
     def __init__(self, tape: Tape) -> None:
         self.tape = tape

@@ -182,11 +182,10 @@ def test_policy_takes_arrays_that_torch_does_not(pay, recwarn) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (observations(1)[0], "shape [4, 6, 3] dtype uint8; shape [n, 4, 6, 3]"),
-        (np.uint8(3), "shape [] dtype uint8; policy of pay a batch"),
-        (observations(2).astype(float), "[2, 4, 6, 3] dtype float64; dtype uint8"),
+        (np.uint8(3), "shape [] policy of pay [4, 6, 3] a batch"),
+        (observations(2).astype(float), "dtype float64 uint8 [4, 6, 3]"),
     ],
-    ids=["one alone", "number", "dtype"],
+    ids=["number", "dtype"],
 )
 def test_observations_of_another_kind_are_refused(given: Any, said: str, pay) -> None:
     with pytest.raises(ValueError, match=words(said)):

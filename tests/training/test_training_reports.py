@@ -20,7 +20,7 @@ from accel_rl.training.metrics import SAVED, Others, Recorded, Report, Scores, m
 from accel_rl.training.records import Records
 from accel_rl.training.rollouts import RolloutRun
 
-PARAMETERS = SimpleNamespace(parameter=torch.zeros(1))
+PARAMETERS = SimpleNamespace(parameter=torch.zeros(1), gradient=torch.zeros(1))
 NO_EXCHANGE: Any = SimpleNamespace(
     num_sharing=1, num_updates=0, take_metrics=dict, parameters=PARAMETERS
 )

@@ -82,7 +82,7 @@ OWN = "algo=examples.own_algorithm:make"
         ),
         (f"{OWN} env=control_envs:MaskedGrid", "Smooth .* leaf action_mask, .* use algo=a2c or"),
         (f"{OWN} env=Pendulum-v1", "Smooth cannot use .* actions of environment Pendulum-v1"),
-        (f"algo=ppo {HERE}:Integers", "integers with at most 100000 values .* bounds"),
+        (f"algo=ppo {HERE}:Integers", "integers between bounds, .* 100,000 values"),
         ("algo=ppo env=control_envs:Aim lstm=true", "a memory needs .* leave out lstm or gru"),
         ("algo=ppo env=control_envs:Aim model=nature", "model=nature is for one image, .*=auto"),
     ],

@@ -4,10 +4,12 @@ import gc
 import os
 import platform
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from zlib import crc32
 
 # Read when torch is loaded: threads of one test must not spin on cores that another needs.
@@ -57,6 +59,13 @@ def one_thread() -> None:
 def one_torch_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads of torch spin while they wait, which other processes of a test machine pay for."""
     monkeypatch.setattr("accel_rl.training.torch_setup.available_cpus", lambda: [0])
+
+
+@pytest.fixture
+def warm_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweeps in this process have runs that are forks of a process that has loaded torch."""
+    names = {**vars(subprocess), "Popen": warm.Popen}
+    monkeypatch.setattr("accel_rl.sweep.queue.subprocess", SimpleNamespace(**names))
 
 
 @pytest.fixture(autouse=True)

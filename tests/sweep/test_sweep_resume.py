@@ -13,6 +13,8 @@ from accel_rl.sweep.plan import plan_runs, write_plan
 from accel_rl.sweep.queue import Job, arguments_of, make_jobs, note_if_finished, work_off
 from accel_rl.sweep.slots import Slot
 
+pytestmark = pytest.mark.usefixtures("warm_sweeps")
+
 OPTIONS = {
     "env": "catch",
     "total_steps": "160",

@@ -22,6 +22,8 @@ from accel_rl.sweep import command, queue
 from accel_rl.sweep.plan import is_finished, plan_runs, read_plan
 from accel_rl.sweep.slots import Slot
 
+pytestmark = pytest.mark.usefixtures("warm_sweeps")
+
 REPOSITORY = Path(__file__).parents[2]
 SHORT = ["serial=true", "total_steps=160", "log_interval=80", "decorrelation_steps=0"]
 ENDLESS = ["env=catch", "total_steps=1e9", "log_interval=2000", "decorrelation_steps=0"]

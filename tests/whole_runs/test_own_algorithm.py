@@ -176,6 +176,7 @@ def test_plan_policy_evaluation_and_plot_know_the_algorithm(
 
 @pytest.mark.nightly
 @pytest.mark.processes
+@pytest.mark.usefixtures("warm_sweeps")
 def test_sweep_over_an_option_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -353,6 +354,7 @@ def test_config_of_somebody_else_is_read_with_trust_alone(foreign: Path) -> None
 
 @pytest.mark.processes
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_sweeps")
 def test_sweep_of_somebody_else_imports_its_presets_with_trust_alone(
     foreign: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,7 +61,7 @@ def test_learner_that_hangs_while_all_are_stopped_is_killed_before_the_first_whi
         )
     )
     run_dir = tmp_path / "run"
-    with launched(run_dir, *STORE, program=(str(script),)) as run:
+    with launched(run_dir, *STORE, program=(str(script),), is_warm=False) as run:
         run.wait_for_rows()
         hanging = run.learner(1)
         hanging.suspend()

@@ -72,15 +72,13 @@ def read_yaml(path: Path) -> YamlFile:
 
 def _without_octal(text: str) -> str:
     """``text``, in which 010 is 10, as on the command line: old YAML takes it for 8."""
+    if not re.search(r"(?<![\w.])0[0-7]", text):
+        return text
     for token in reversed(list(yaml.scan(text))):
-        if isinstance(token, yaml.ScalarToken) and token.plain:
-            number = re.fullmatch(r"([-+]?)0+([0-7]+)", token.value)
-            if number:
-                text = (
-                    text[: token.start_mark.index]
-                    + "".join(number.groups())
-                    + text[token.end_mark.index :]
-                )
+        is_plain = isinstance(token, yaml.ScalarToken) and token.plain
+        if is_plain and (number := re.fullmatch(r"([-+]?)0+([0-7]+)", token.value)):
+            start, end = token.start_mark.index, token.end_mark.index
+            text = text[:start] + "".join(number.groups()) + text[end:]
     return text
 
 

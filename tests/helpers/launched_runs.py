@@ -40,9 +40,10 @@ def started(*command: str, is_warm: bool = True, **options: Any) -> Iterator[sub
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
-        if process.poll() is None:  # the test has failed
-            for each in psutil.Process(process.pid).children(recursive=True):
-                each.kill()
+        if process.poll() is None:  # the test has failed, or has just killed it
+            with suppress(psutil.NoSuchProcess):
+                for each in psutil.Process(process.pid).children(recursive=True):
+                    each.kill()
             process.kill()
             process.wait()
 

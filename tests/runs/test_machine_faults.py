@@ -160,7 +160,10 @@ def test_full_disk_leaves_the_film_before(suffix: str, run_dir: Path, capsys) ->
 
 
 COMMANDS = {
-    "resume": (["resume=run", "total_steps=80"], "cannot write run/.*; change that, or resume a c"),
+    "resume": (
+        ["resume=run", "total_steps=80"],
+        "cannot write .*run/.*; change that, or resume a c",
+    ),
     "evaluate": (
         ["evaluate", "run", "num_steps=20", "num_envs=2", "serial=true"],
         "out=run/evaluation.json: run may not be written to; choose another",

@@ -119,6 +119,7 @@ MISSING = [
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_message_has_the_missing_package_and_the_command_that_installs_it(
     python: Path, tmp_path: Path
 ) -> None:

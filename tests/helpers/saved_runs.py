@@ -12,6 +12,7 @@ from rich.console import Console
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import EnvSpec, StepResult
+from accel_rl.runs import figures
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from accel_rl.spaces import Leaf, discrete
 from accel_rl.training.train import train
@@ -39,7 +40,7 @@ def quiet() -> Console:
 @contextmanager
 def undrawn() -> Iterator[None]:
     """Within, learning curves are empty files: one takes as long to draw as a short run."""
-    with patch("accel_rl.runs.figures.draw_learning_curve", lambda path, *_: path.touch()):
+    with patch.object(figures, "draw_learning_curve", lambda path, *_: path.touch()):
         yield
 
 

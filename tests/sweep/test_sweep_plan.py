@@ -80,36 +80,41 @@ def test_names_can_be_those_of_folders() -> None:
     assert names(env="ALE/Pong-v5") == ["ALE-Pong-v5-a2c-0"]
 
 
+REFUSED = [
+    ("", "a sweep needs lists of options, as in algo=a2c,ppo env=pong seed=0,1,2"),
+    ("seed=0,1,0", "seed=0,1,0 lists 0 twice"),
+    ("seed=4..0", "seed=4..0: 4..0 is no range; write the first integer and the last"),
+    ("lr=1e-3..", "lr=1e-3..: a range is of integers"),
+    ("sed=0..1", "run sed=0..1: unknown option sed; did you mean seed?"),
+    ("part=3/2 seed=1", "part=3/2 is not one of 1/2 to 2/2"),
+    ("run_dir=x seed=1", "run_dir=x cannot be given to a sweep"),
+    ("resume=absent", "absent holds no sweep: there is no sweep.yaml in it"),
+    ("--slots=2", "'--slots=2': options are written without dashes: slots=2"),
+]
+SLOWLY_REFUSED = [
+    ("learner.lr=1e-3,0.001", "learner.lr=1e-3,0.001 lists 1e-3 twice"),
+    (
+        "algo=ppo normalize_advantage=true,True",
+        "runs algo=ppo normalize_advantage=true and algo=ppo normalize_advantage=True are",
+    ),
+    ("seed=0..", "seed=0..: 0.. is no range"),
+    ("seed=0-4", "seed=0-4: 0-4 is no range"),
+    ("env=catch slot=2", "run env=catch slot=2: unknown option slot"),
+    ("algo=a2c,ppo epochs=3", "run algo=a2c epochs=3: epochs=3 cannot be given with algo=a2c"),
+    ("algo=ppo env=catch num_envs=8,7", "run algo=ppo env=catch num_envs=7: num_envs=7"),
+    ("env=pongg,pong", "run env=pongg: "),
+    ("env=catch device=cuda", "run env=catch device=cuda: device=cuda, but torch finds no"),
+    ("slots=0 seed=1", "slots is 0; it must be at least 1"),
+    ("part=3/3 seed=1,2", "part=3/3 has no run: there are 2 in all"),
+    ("cpus=4095 env=catch", "cpus=[4095] names CPUs 4095, which are not available"),
+    ("resume=x lr=1", "lr=1 cannot be given with resume=x"),
+    ("resume=x sweep_dir=y", "sweep_dir=y cannot be given with resume=x"),
+]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        ("", "a sweep needs lists of options, as in algo=a2c,ppo env=pong seed=0,1,2"),
-        ("seed=0,1,0", "seed=0,1,0 lists 0 twice"),
-        ("learner.lr=1e-3,0.001", "learner.lr=1e-3,0.001 lists 1e-3 twice"),
-        (
-            "algo=ppo normalize_advantage=true,True",
-            "runs algo=ppo normalize_advantage=true and algo=ppo normalize_advantage=True are",
-        ),
-        ("seed=4..0", "seed=4..0: 4..0 is no range; write the first integer and the last"),
-        ("seed=0..", "seed=0..: 0.. is no range"),
-        ("seed=0-4", "seed=0-4: 0-4 is no range"),
-        ("lr=1e-3..", "lr=1e-3..: a range is of integers"),
-        ("sed=0..1", "run sed=0..1: unknown option sed; did you mean seed?"),
-        ("env=catch slot=2", "run env=catch slot=2: unknown option slot"),
-        ("algo=a2c,ppo epochs=3", "run algo=a2c epochs=3: epochs=3 cannot be given with algo=a2c"),
-        ("algo=ppo env=catch num_envs=8,7", "run algo=ppo env=catch num_envs=7: num_envs=7"),
-        ("env=pongg,pong", "run env=pongg: "),
-        ("env=catch device=cuda", "run env=catch device=cuda: device=cuda, but torch finds no"),
-        ("slots=0 seed=1", "slots is 0; it must be at least 1"),
-        ("part=3/2 seed=1", "part=3/2 is not one of 1/2 to 2/2"),
-        ("part=3/3 seed=1,2", "part=3/3 has no run: there are 2 in all"),
-        ("cpus=4095 env=catch", "cpus=[4095] names CPUs 4095, which are not available"),
-        ("run_dir=x seed=1", "run_dir=x cannot be given to a sweep"),
-        ("resume=x lr=1", "lr=1 cannot be given with resume=x"),
-        ("resume=x sweep_dir=y", "sweep_dir=y cannot be given with resume=x"),
-        ("resume=absent", "absent holds no sweep: there is no sweep.yaml in it"),
-        ("--slots=2", "'--slots=2': options are written without dashes: slots=2"),
-    ],
+    [*REFUSED, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOWLY_REFUSED)],
 )
 def test_bad_input_is_refused_with_one_message_before_anything_starts(
     arguments: str, message: str, tmp_path, monkeypatch, capsys
@@ -276,11 +281,12 @@ def runs_before() -> list[PlannedRun]:
     return plan_runs(BEFORE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given",
     [
         {"seed": "3,1,0", "total_steps": "2e3"},
-        pytest.param({"env": "catch,counting", "algo": "a2c,ppo"}, marks=pytest.mark.slow),
+        {"env": "catch,counting", "algo": "a2c,ppo"},
     ],
 )
 def test_sweep_grows_by_longer_lists_and_keeps_its_runs(given: dict[str, str], tmp_path) -> None:

@@ -46,6 +46,7 @@ def jobs_of(folder: Path, scores: dict[str, float], **axes: str) -> list[Job]:
     return jobs
 
 
+@pytest.mark.slow
 def test_report_of_games_is_human_normalised_and_its_form_that_of_the_paper(tmp_path) -> None:
     # breakout: (score - 1.7) / 28.8; pong: (score + 20.7) / 35.3
     scores = {

@@ -81,6 +81,7 @@ def test_checkpoints_that_cannot_be_read_are_named_and_nothing_is_touched(
     assert content(run_dir) == before
 
 
+@pytest.mark.slow
 def test_missing_evaluation_of_a_finished_run_is_not_taken_for_done(
     run_dir: Path, tmp_path
 ) -> None:

@@ -174,6 +174,7 @@ def test_launcher_stops_all_learners_for_q_and_tells_the_first_of_p() -> None:
     assert sent == [(0, signal.SIGURG), (0, signal.SIGINT), (1, signal.SIGINT)]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("typed", "argument", "code"),
     [

@@ -68,24 +68,26 @@ HERE = "env=test_training_spaces"
 OWN = "algo=examples.own_algorithm:make"
 
 
+REFUSED = [
+    ("algo=ppo env=breakout normalize_observation=true", "normalize_observation=true.* images"),
+    ("algo=dqn env=Pendulum-v1", "DQN .* actions of .* Pendulum-v1 .* algo=a2c and algo=ppo"),
+    (f"{OWN} env=control_envs:MaskedGrid", "Smooth .* leaf action_mask, .* use algo=a2c or"),
+    ("algo=ppo env=control_envs:Aim lstm=true", "a memory needs .* leave out lstm or gru"),
+]
+SLOWLY_REFUSED = [
+    (f"algo=a2c {HERE}:Nested normalize_observation=true", "normalize_observation.* mapping"),
+    ("algo=ga3c env=Pendulum-v1", "the actions of .* algo=a2c and algo=ppo"),
+    ("algo=ga3c env=control_envs:MaskedGrid", "leaf action_mask, .* algo=a2c or algo=ppo"),
+    ("algo=ga3c env=control_envs:ToldMask info_keys=action_mask", "action_mask, .* algo=a2c or"),
+    (f"{OWN} env=Pendulum-v1", "Smooth cannot use .* actions of environment Pendulum-v1"),
+    (f"algo=ppo {HERE}:Integers", "integers between bounds, .* 100,000 values"),
+    ("algo=ppo env=control_envs:Aim model=nature", "model=nature is for one image, .*=auto"),
+]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ("algo=ppo env=breakout normalize_observation=true", "normalize_observation=true.* images"),
-        (f"algo=a2c {HERE}:Nested normalize_observation=true", "normalize_observation.* mapping"),
-        ("algo=dqn env=Pendulum-v1", "DQN .* actions of .* Pendulum-v1 .* algo=a2c and algo=ppo"),
-        ("algo=ga3c env=Pendulum-v1", "the actions of .* algo=a2c and algo=ppo"),
-        ("algo=ga3c env=control_envs:MaskedGrid", "leaf action_mask, .* algo=a2c or algo=ppo"),
-        (
-            "algo=ga3c env=control_envs:ToldMask info_keys=action_mask",
-            "action_mask, .* algo=a2c or",
-        ),
-        (f"{OWN} env=control_envs:MaskedGrid", "Smooth .* leaf action_mask, .* use algo=a2c or"),
-        (f"{OWN} env=Pendulum-v1", "Smooth cannot use .* actions of environment Pendulum-v1"),
-        (f"algo=ppo {HERE}:Integers", "integers between bounds, .* 100,000 values"),
-        ("algo=ppo env=control_envs:Aim lstm=true", "a memory needs .* leave out lstm or gru"),
-        ("algo=ppo env=control_envs:Aim model=nature", "model=nature is for one image, .*=auto"),
-    ],
+    [*REFUSED, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOWLY_REFUSED)],
 )
 def test_space_that_cannot_be_learned_is_one_message_before_any_process(
     options: str, message: str, monkeypatch, tmp_path

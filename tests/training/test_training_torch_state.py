@@ -16,7 +16,9 @@ from accel_rl.training import records
 from accel_rl.training.train import train
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize(
+    "mode", [torch.inference_mode, pytest.param(torch.no_grad, marks=pytest.mark.slow)]
+)
 def test_run_is_the_same_within_modes_that_record_no_gradients(mode, tmp_path: Path) -> None:
     expected = parameters_of(trained(tmp_path / "plain", "env=catch"))
     with mode():

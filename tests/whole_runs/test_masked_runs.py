@@ -38,9 +38,8 @@ def own(observation_shape: Any, num_actions: int, **_: Any) -> Own:
     return Own(num_actions)
 
 
-@pytest.mark.parametrize(
-    "name", ["ppo", *(pytest.param(each, marks=pytest.mark.slow) for each in ("lstm", "own"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_no_action_is_illegal_from_the_first_step_to_the_policy_that_was_learned(
     name: str, tmp_path: Path, monkeypatch: Any
 ) -> None:

@@ -90,13 +90,9 @@ def actions(agent: PolicyAgent, step: PolicyInput) -> Any:
     return agent.act(*tensors, step.columns).numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("checkpoint", "steps", "greedy"),
-    [
-        ("best", 400, False),
-        pytest.param(400, 400, True, marks=pytest.mark.slow),
-        pytest.param(None, 800, True, marks=pytest.mark.slow),
-    ],
+    ("checkpoint", "steps", "greedy"), [("best", 400, False), (400, 400, True), (None, 800, True)]
 )
 def test_loaded_policy_acts_as_the_evaluation_within_the_bounds(
     checkpoint: Any, steps: int, greedy: bool, evaluated: Any

@@ -100,6 +100,7 @@ def test_policy_in_a_sampler_gives_the_rollouts_of_the_agent(which: str, request
     assert np.array_equal(actions[0], actions[2]) and np.array_equal(actions[1], actions[2])
 
 
+@pytest.mark.slow
 def test_policy_remembers_by_place_until_told_that_an_episode_begins(catch: Path) -> None:
     """The same observation again is acted on otherwise; after `begins`, as at first."""
     policy = load_policy(catch, greedy=True)
@@ -120,6 +121,7 @@ def test_policy_remembers_by_place_until_told_that_an_episode_begins(catch: Path
     assert torch.equal(fewer[2], kept[2]) and not torch.equal(fewer[:2], kept[:2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("begins", "message"),
     [

@@ -40,7 +40,7 @@ REPLAY = "batch_size=16 min_steps=120 replay_size=3000 save_replay=true training
 FEW = "checkpoint_interval=80 total_steps=160"
 SWING = "env=control_envs:Swing normalize_observation=true normalize_reward=true"
 RUNS = {
-    "a2c": f"algo=a2c env=catch serial=true {EVALUATED}",
+    "a2c": f"algo=a2c env=catch serial=true {EVALUATED} {FEW}",
     "ppo": f"algo=ppo {SWING} horizon=20 minibatch_size=40 epochs=2 clip_value=true num_workers=2",
     "atari": f"algo=a2c env=pong sticky_actions=0.25 num_workers=2 {FEW}",
     "counting": "algo=a2c env=counting gru=true reset_policy=wait overlap=true serial=true",

@@ -70,11 +70,15 @@ def read_yaml(path: Path) -> YamlFile:
     return YamlFile(tree, _is_own(data))
 
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's, if it is there, refuses deep lists at once; over them Python takes a minute"""
+
+
 def _without_octal(text: str) -> str:
     """``text``, in which 010 is 10, as on the command line: old YAML takes it for 8."""
     if not re.search(r"(?<![\w.])0[0-7]", text):
         return text
-    for token in reversed(list(yaml.scan(text))):
+    for token in reversed(list(yaml.scan(text, _LOADER))):
         is_plain = isinstance(token, yaml.ScalarToken) and token.plain
         if is_plain and (number := re.fullmatch(r"([-+]?)0+([0-7]+)", token.value)):
             start, end = token.start_mark.index, token.end_mark.index

@@ -7,6 +7,7 @@ links and on signed messages: test_training_trust.py, test_training_files.py and
 import os
 import resource
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -38,13 +39,15 @@ def run_dir(whole: Path, tmp_path: Path, monkeypatch) -> Path:
     ],
 )
 def test_attack_by_a_file_is_refused(name: str, run_dir: Path, capsys, monkeypatch) -> None:
-    """In little memory, with one message, without a file anywhere else."""
+    """In little memory and processor time, with one message, without a file anywhere else."""
     attack, command = ATTACKS[name]
     attack(run_dir)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.process_time()
     monkeypatch.setenv(SECRET, "hunter2")
     code = main(COMMANDS[command])
     assert why_not_refused(capsys.readouterr().err, code, {"run"}, Path.cwd()) == []
+    assert time.process_time() - began < 20
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KiB
 
 

@@ -46,6 +46,7 @@ def read(run_dir: Path) -> dict[str, np.ndarray]:
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", RUNS)
 def test_metrics_have_norms_and_cosines_of_each_row(algo: str, runs: dict[str, Path]) -> None:
     table = read(runs[algo])
@@ -102,6 +103,7 @@ def test_norms_have_plain_numbers_at_their_axes(runs, monkeypatch, tmp_path) -> 
     assert any(labels) and not [label for label in labels if "10^" in label]
 
 
+@pytest.mark.slow
 def test_lines_are_those_of_the_tables(runs, monkeypatch, tmp_path) -> None:
     figure = drawn_figure(runs["dqn"], "cosine", monkeypatch, tmp_path / "out.png")
     x, y = figure.axes[0].get_lines()[0].get_data()

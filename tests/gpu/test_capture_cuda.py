@@ -305,7 +305,7 @@ def test_threads_that_record_and_warm_up_at_once_do_not_mix(
     ("arguments", "most"),
     [
         ("env=catch algo=a2c horizon=5", 10),
-        ("algo=a2c env=CartPole-v1 normalize_observation=true model=mlp horizon=5", 59),
+        ("algo=a2c env=CartPole-v1 normalize_observation=true model=mlp horizon=5", 64),
         (
             "env=catch algo=cat_dqn horizon=4 batch_size=32 training_intensity=1 min_steps=64 "
             "replay_size=4000",

@@ -96,6 +96,7 @@ def test_any_value_of_an_option_is_a_config_or_a_message(key: str, value: str) -
     is_config_or_message(lambda: parse_arguments([f"{key}={value}"]))
 
 
+@pytest.mark.slow
 @some
 @given(FILES)
 def test_any_option_file_is_a_config_or_a_message(data: bytes) -> None:

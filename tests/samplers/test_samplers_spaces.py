@@ -4,6 +4,7 @@ import functools
 import mmap
 import os
 import signal
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -136,9 +137,10 @@ class DyingEnv(SpaceEnv):
         self.marker = Path(marker)
 
     def step(self, action: Any) -> Any:
-        if self.t == 3 and not self.marker.exists():
-            self.marker.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self.t == 3:
+            with suppress(FileExistsError):  # of another worker, which dies
+                self.marker.touch(exist_ok=False)
+                os.kill(os.getpid(), signal.SIGKILL)
         return super().step(action)
 
 

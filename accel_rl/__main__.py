@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 # All else is imported where Ctrl-C is noted: an import may swallow a KeyboardInterrupt.
-from accel_rl.stopping import LAUNCHER_VARIABLE, SIGNALS, noting_interrupts
+from accel_rl.system.stopping import LAUNCHER_VARIABLE, SIGNALS, noting_interrupts
 
 TOOLS = ("evaluate", "play", "plot", "report", "export", "package")
 COMMANDS = (*TOOLS, "slurm", "sweep", "tune")
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except Exception as error:
             if noted:  # NumPy turns a Ctrl-C that comes while it loads into an ImportError
                 return _interrupted()
-            from accel_rl.extras import TRAINING_PACKAGES, missing_package
+            from accel_rl.system.extras import TRAINING_PACKAGES, missing_package
 
             if not isinstance(error, ModuleNotFoundError):
                 raise
@@ -48,7 +48,7 @@ def _choose(given: Sequence[str]) -> Callable[[], int]:
     """Return the function that runs the command; it returns the exit code."""
     if LAUNCHER_VARIABLE in os.environ:  # our launcher lets signals wait until here
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    from accel_rl.processes import open_standard_descriptors
+    from accel_rl.system.processes import open_standard_descriptors
 
     open_standard_descriptors()  # before anything that stays open
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # of a parent: no process tells its end
@@ -61,7 +61,7 @@ def _choose(given: Sequence[str]) -> Callable[[], int]:
         sys.stdout.reconfigure(errors="replace")  # the bar of the summary is not in every encoding
     if list(given) == ["--version"]:
         from accel_rl import __version__
-        from accel_rl.console import print_text
+        from accel_rl.system.console import print_text
 
         return partial(print_text, __version__)
     if given and given[0] in TOOLS:
@@ -93,7 +93,7 @@ def _choose(given: Sequence[str]) -> Callable[[], int]:
 
 def _interrupted() -> int:
     """Return the exit code after SIGINT, which OpenBLAS raises if it cannot start its threads."""
-    from accel_rl.processes import NO_MORE_PROCESSES, check_threads
+    from accel_rl.system.processes import NO_MORE_PROCESSES, check_threads
 
     try:
         check_threads(1)

@@ -15,10 +15,10 @@ from math import ceil, exp, log
 from accel_rl.algos import A2CConfig, DQNConfig, PPOConfig, PQNConfig, SACConfig
 from accel_rl.config import TrainConfig
 from accel_rl.envs import AtariConfig
-from accel_rl.functions import FAILURES, find_function, place_of
 from accel_rl.ga3c.learner import GA3CConfig
 from accel_rl.parallel import ParallelConfig
 from accel_rl.samplers import SamplerConfig
+from accel_rl.system.functions import FAILURES, find_function, place_of
 
 _SAMPLER = SamplerConfig(
     # The paper decorrelates start states without giving a number; 2,000 random steps are several

@@ -13,7 +13,7 @@ import torch
 from accel_rl import parallel
 from accel_rl.algos import A2CConfig, Network, Task
 from accel_rl.samplers import ActionServer, ParallelSampler
-from accel_rl.topology import Seat
+from accel_rl.system.topology import Seat
 
 T, B, DEVICE = 5, 16, torch.device("cpu")  # steps of a rollout, environments of each learner
 num_rollouts, config = int([*sys.argv, 1000][1]), A2CConfig(lr=3e-3)

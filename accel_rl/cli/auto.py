@@ -11,8 +11,8 @@ from accel_rl.algos import Task
 from accel_rl.config import TrainConfig
 from accel_rl.options import list_options
 from accel_rl.parallel import Ranks
-from accel_rl.stopping import LAUNCHER_VARIABLE
-from accel_rl.topology import Machine, free_memory, read_machine
+from accel_rl.system.stopping import LAUNCHER_VARIABLE
+from accel_rl.system.topology import Machine, free_memory, read_machine
 from accel_rl.training.build import sampler_share
 from accel_rl.training.devices import check_learners, learner_device
 

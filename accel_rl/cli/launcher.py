@@ -22,13 +22,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
-from accel_rl.console import tell_error
 from accel_rl.keys import KEYS_VARIABLE, Keys
 from accel_rl.parallel.meeting import PREFIX, SECRET_VARIABLE, STORE_VARIABLE, open_loopback_store
 from accel_rl.parallel.records import LAUNCHER, Records
 from accel_rl.parallel.team import LOST
-from accel_rl.processes import add_package_path
-from accel_rl.stopping import (
+from accel_rl.system.console import tell_error
+from accel_rl.system.processes import add_package_path
+from accel_rl.system.stopping import (
     HANGUP,
     LAUNCHER_VARIABLE,
     SIGNALS,

@@ -21,12 +21,12 @@ from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from accel_rl.cli.suggest import suggest, suggest_option
 from accel_rl.config import TrainConfig
-from accel_rl.functions import first_line
 from accel_rl.options import Option, field_docs, format_value, list_options
 from accel_rl.presets import PRESETS, find_preset, ppo
 from accel_rl.runs.option_file import exact_text, read_option_file
 from accel_rl.runs.saved import SavedConfig, read_saved
 from accel_rl.runs.yaml_file import code_in, refuse_code
+from accel_rl.system.functions import first_line
 
 Config = TypeVar("Config")
 

@@ -9,7 +9,7 @@ from accel_rl.cli.tune import Trial
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Ranks
 from accel_rl.samplers.layout import plan_workers
-from accel_rl.topology import Machine, Seat, format_cpus, read_machine
+from accel_rl.system.topology import Machine, Seat, format_cpus, read_machine
 from accel_rl.training.build import sampler_share
 from accel_rl.training.devices import gpu_nodes, learner_device
 from accel_rl.training.torch_setup import sampling_threads

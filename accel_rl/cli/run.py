@@ -19,8 +19,6 @@ from accel_rl.cli.parse import given_options, help_text, parse_arguments, wants_
 from accel_rl.cli.plain_config import from_plain, to_plain
 from accel_rl.cli.plan import PLAN, describe_plan
 from accel_rl.config import TrainConfig
-from accel_rl.console import LastingConsole, complain, print_text, tell_error
-from accel_rl.functions import ExitError, refusing_exit
 from accel_rl.parallel import (
     ParallelConfig,
     Ranks,
@@ -31,12 +29,14 @@ from accel_rl.parallel import (
     read_ranks,
 )
 from accel_rl.parallel.meeting import STORE_VARIABLE
-from accel_rl.process_settings import directory, taking_back
-from accel_rl.processes import NO_MORE_PROCESSES, lacks_processes
 from accel_rl.runs.directory import refuse_used
 from accel_rl.runs.yaml_file import code_among
 from accel_rl.samplers import SamplerError
-from accel_rl.stopping import Interrupted
+from accel_rl.system.console import LastingConsole, complain, print_text, tell_error
+from accel_rl.system.functions import ExitError, refusing_exit
+from accel_rl.system.process_settings import directory, taking_back
+from accel_rl.system.processes import NO_MORE_PROCESSES, lacks_processes
+from accel_rl.system.stopping import Interrupted
 from accel_rl.training.build import agent_of
 from accel_rl.training.devices import (
     all_have_own_gpus,

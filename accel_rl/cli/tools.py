@@ -10,12 +10,12 @@ from typing import Any
 from rich.console import Console
 
 from accel_rl.cli.parse import help_entry, override, split, wants_help
-from accel_rl.console import LastingConsole, complain, print_text, tell_error
-from accel_rl.functions import ExitError, place_of, refusing_exit
 from accel_rl.options import format_value, list_options
 from accel_rl.runs.files import WriteError, explain
 from accel_rl.samplers import SamplerError
-from accel_rl.stopping import Interrupted, StopRequest
+from accel_rl.system.console import LastingConsole, complain, print_text, tell_error
+from accel_rl.system.functions import ExitError, place_of, refusing_exit
+from accel_rl.system.stopping import Interrupted, StopRequest
 from accel_rl.tools.compare import name_value
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run, report_table
 from accel_rl.tools.export import ExportOptions, export_run

@@ -21,12 +21,12 @@ import torch
 
 from accel_rl.cli.parse import parse_arguments, wants_help
 from accel_rl.config import TrainConfig
-from accel_rl.console import LastingConsole, complain, print_text, tell_error
-from accel_rl.functions import ExitError
 from accel_rl.options import format_value
 from accel_rl.parallel import Ranks
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerError
 from accel_rl.samplers.sampler import RolloutSampler
+from accel_rl.system.console import LastingConsole, complain, print_text, tell_error
+from accel_rl.system.functions import ExitError
 from accel_rl.training.build import agent_of, make_action_server, make_sampler, sampler_share
 from accel_rl.training.devices import learner_device, make_capture
 
@@ -273,7 +273,7 @@ class _Simulators:
 @contextlib.contextmanager
 def _without_warnings() -> Iterator[None]:
     """Within, nobody is told that workers share cores: that is being tried."""
-    logger = logging.getLogger("accel_rl.topology")
+    logger = logging.getLogger("accel_rl.system.topology")
     logger.disabled = True
     try:
         yield

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from accel_rl.functions import FAILURES
 from accel_rl.spaces import (
     ACTION_MASK,
     Leaf,
@@ -27,6 +26,7 @@ from accel_rl.spaces import (
     discrete,
     leaves_of,
 )
+from accel_rl.system.functions import FAILURES
 
 Array = NDArray[Any]
 

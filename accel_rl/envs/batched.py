@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.base import Array, EnvSpec, StepResult, close_quietly
 from accel_rl.envs.errors import EnvError, env_failure
-from accel_rl.functions import FAILURES, find_function
 from accel_rl.spaces import zeros
+from accel_rl.system.functions import FAILURES, find_function
 
 BatchReset = Literal["disabled", "next_step", "same_step"]
 """How a batch resets its environments, as in Gymnasium's autoreset modes."""

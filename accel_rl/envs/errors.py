@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from accel_rl.functions import place_of
+from accel_rl.system.functions import place_of
 
 
 class EnvError(ValueError):

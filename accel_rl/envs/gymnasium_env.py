@@ -14,7 +14,6 @@ from gymnasium import spaces
 
 from accel_rl.envs.base import Array, EnvSpec, EnvState, StepResult, close_quietly
 from accel_rl.envs.errors import EnvError, env_failure
-from accel_rl.functions import FAILURES
 from accel_rl.spaces import (
     ACTION_MASK,
     OBSERVATION,
@@ -28,7 +27,8 @@ from accel_rl.spaces import (
     random_values,
     zeros,
 )
-from accel_rl.states import check_takes
+from accel_rl.system.functions import FAILURES
+from accel_rl.system.states import check_takes
 
 _STEP_RETURNS = "observation, reward, terminated, truncated, info"
 _LARGEST = float(np.finfo(np.float32).max)

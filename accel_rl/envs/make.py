@@ -25,10 +25,10 @@ from accel_rl.envs.counting import CountingEnv
 from accel_rl.envs.errors import EnvError, close_names, env_failure
 from accel_rl.envs.minatar import PREFIX as MINATAR
 from accel_rl.envs.minatar import MinAtarEnv, check_game
-from accel_rl.extras import how_to_install
-from accel_rl.functions import FAILURES, find_function, import_module
-from accel_rl.process_settings import all_settings, directory, taking_back
 from accel_rl.spaces import ACTION_MASK, random_values, zeros
+from accel_rl.system.extras import how_to_install
+from accel_rl.system.functions import FAILURES, find_function, import_module
+from accel_rl.system.process_settings import all_settings, directory, taking_back
 
 # Emulator, OpenCV and Gymnasium are imported in the functions that need them: they take 0.5 s.
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.base import Array, EnvSpec, EnvState, StepResult
 from accel_rl.envs.errors import close_names
-from accel_rl.extras import how_to_install
 from accel_rl.spaces import Leaf, discrete
+from accel_rl.system.extras import how_to_install
 
 PREFIX = "minatar/"
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")

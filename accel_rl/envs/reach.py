@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from accel_rl.envs.base import Environment
-from accel_rl.functions import FAILURES, place_of
+from accel_rl.system.functions import FAILURES, place_of
 
 
 class Request(NamedTuple):

@@ -24,8 +24,8 @@ from accel_rl.envs.batched import Batched
 from accel_rl.envs.errors import EnvError, env_failure
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
 from accel_rl.envs.make import ADAPTED, is_atari_game, make_env_factory
-from accel_rl.functions import FAILURES
 from accel_rl.spaces import zeros
+from accel_rl.system.functions import FAILURES
 
 Picture = NDArray[np.uint8]
 Show = Callable[[Picture], None]

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from threading import Condition, RLock
 from typing import Generic, TypeVar
 
-from accel_rl.processes import disown_in_forks
 from accel_rl.samplers.base import name_error, of_another_process
 from accel_rl.settings import check_kind
+from accel_rl.system.processes import disown_in_forks
 
 Item = TypeVar("Item", bound=Sized)
 

@@ -26,7 +26,7 @@ from accel_rl.parallel import FlatParameters, Team
 from accel_rl.runs.files import draw_or_warn, write_whole
 from accel_rl.runs.tables import CsvTable
 from accel_rl.samplers.base import SamplerTimes
-from accel_rl.topology import available_cpus
+from accel_rl.system.topology import available_cpus
 from accel_rl.training.build import agent_of
 from accel_rl.training.devices import capture_of, learner_device, make_capture
 from accel_rl.training.evaluation import Evaluator

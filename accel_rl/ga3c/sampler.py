@@ -43,7 +43,7 @@ from accel_rl.samplers.process import allow_open_files
 from accel_rl.samplers.workers import NICENESS
 from accel_rl.settings import check_kind
 from accel_rl.spaces import write_values
-from accel_rl.topology import plan_cores
+from accel_rl.system.topology import plan_cores
 
 TAKE_SECONDS = 0.1
 """that a predictor waits for agents before it looks whether it is to stop"""

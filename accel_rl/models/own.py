@@ -21,10 +21,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
-from accel_rl.functions import FAILURES, find_function, place_of
 from accel_rl.models.policy_value import PolicyValueModel
 from accel_rl.models.q_value import QModel
 from accel_rl.spaces import Space, first_leaf, map_leaves, shape_of
+from accel_rl.system.functions import FAILURES, find_function, place_of
 
 
 class _Form(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch.distributed as dist
 from torch import Tensor
 
-from accel_rl import functions
+from accel_rl.system import functions
 
 
 class TeamError(RuntimeError):

@@ -4,7 +4,7 @@ The secret comes from the first of these that there is:
 
 - ``ACCEL_RL_SECRET``. Our own launcher gives its learners 32 random bytes in it, new for each run.
 - the file that ``ACCEL_RL_SECRET_FILE`` names, which all machines of a run must see;
-- with all learners on one machine, the user's key (`accel_rl.signing`).
+- with all learners on one machine, the user's key (`accel_rl.system.signing`).
 
 Otherwise nothing is signed. An environment variable is readable by the same user alone
 (``/proc/PID/environ``), as a descriptor would be, and a launcher of any kind can pass it on. A
@@ -25,8 +25,8 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from accel_rl.parallel.group import TeamError, first_line
 from accel_rl.parallel.ranks import Ranks
 from accel_rl.parallel.team import Team
-from accel_rl.processes import check_threads
-from accel_rl.signing import user_key
+from accel_rl.system.processes import check_threads
+from accel_rl.system.signing import user_key
 
 PREFIX = "accel_rl"
 """of all keys in the store"""

@@ -24,7 +24,7 @@ import numpy as np
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from accel_rl.parallel.group import TeamError
-from accel_rl.signing import is_signed, sign
+from accel_rl.system.signing import is_signed, sign
 
 LAUNCHER = -1
 """rank of our own launcher as a sender"""

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.parallel.group import TeamError
-from accel_rl.registration import register, unregister
+from accel_rl.system.registration import register, unregister
 
 _ALIGNMENT = 64  # numbers: whole cache lines of any type, so that no two learners write to one
 _MARK_BYTES = 2  # of the learner's number

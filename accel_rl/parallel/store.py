@@ -41,7 +41,7 @@ from torch import Tensor
 from accel_rl.parallel.flat import ALIGNMENT, FlatParameters
 from accel_rl.parallel.locks import ChunkLocks
 from accel_rl.parallel.rules import Rule
-from accel_rl.registration import register, unregister
+from accel_rl.system.registration import register, unregister
 
 _MAGIC = b"accel_rl parameter store 1\n"
 _PREFIX = struct.Struct(f"={len(_MAGIC)}sI")  # then that many bytes of JSON

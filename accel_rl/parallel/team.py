@@ -27,7 +27,7 @@ from accel_rl.parallel.ranks import Ranks
 from accel_rl.parallel.records import LAUNCHER, Record, Records
 from accel_rl.parallel.shared_group import Address, SharedGroup
 from accel_rl.parallel.watcher import Watcher
-from accel_rl.signing import sign
+from accel_rl.system.signing import sign
 
 LOST = "lost"
 """our own launcher sets ``lost/<rank>`` when that learner's process has ended before its time"""

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accel_rl.runs.files import open_regular
-from accel_rl.topology import available_cpus
+from accel_rl.system.topology import available_cpus
 
 MAGIC = b"accelrl\n"
 _SEAL = struct.Struct("<Q32s8s")

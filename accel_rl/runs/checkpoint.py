@@ -37,7 +37,7 @@ from torch import Tensor
 from accel_rl.parallel import FlatParameters, TeamError
 from accel_rl.runs.archive import DamagedError, leaves, read_archive, write_archive
 from accel_rl.runs.files import write_whole
-from accel_rl.signing import sign, user_key
+from accel_rl.system.signing import sign, user_key
 
 FORMAT = 5
 """raised when what a checkpoint holds changes"""

@@ -21,10 +21,10 @@ from omegaconf import OmegaConf
 
 from accel_rl import __version__
 from accel_rl.config import TrainConfig
-from accel_rl.console import printable
 from accel_rl.runs.files import naming, no_link
 from accel_rl.runs.yaml_file import write_yaml
-from accel_rl.topology import available_cpus
+from accel_rl.system.console import printable
+from accel_rl.system.topology import available_cpus
 
 LOGGER = logging.getLogger("accel_rl")
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
-from accel_rl.functions import first_line
 from accel_rl.options import format_value
 from accel_rl.runs.yaml_file import read_yaml
+from accel_rl.system.functions import first_line
 
 
 class OptionFile(NamedTuple):

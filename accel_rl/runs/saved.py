@@ -11,10 +11,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from accel_rl.config import TrainConfig
-from accel_rl.functions import first_line
 from accel_rl.presets import PRESETS, find_preset
 from accel_rl.runs.checkpoint import best_path, checkpoint_path, checkpoint_steps, list_checkpoints
 from accel_rl.runs.yaml_file import code_in, read_yaml, refuse_code
+from accel_rl.system.functions import first_line
 
 
 def read_config(run_dir: str | Path, *, trust: bool = False) -> TrainConfig:

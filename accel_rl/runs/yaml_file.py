@@ -2,7 +2,8 @@
 anything.
 
 The last line of a file that a run or sweep of this user wrote is a comment with a signature of all
-lines before it (`accel_rl.signing`). Copies of the file keep it, and editing the file breaks it.
+lines before it (see `accel_rl.system.signing`). Copies of the file keep it, and editing the file
+breaks it.
 Code that such a file names runs only if the signature holds or the user says so: see `refuse_code`.
 """
 
@@ -19,7 +20,7 @@ from omegaconf import OmegaConf
 
 from accel_rl.config import TrainConfig
 from accel_rl.runs.files import read_bytes, write_whole
-from accel_rl.signing import UntrustedError, is_signed, sign, user_key
+from accel_rl.system.signing import UntrustedError, is_signed, sign, user_key
 
 CODE_OPTIONS = ("algo", "env", "model", "tracker")
 """options that may name a module, whose code is then run"""

@@ -7,7 +7,7 @@ never loads torch.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from accel_rl import extras
+from accel_rl.system import extras
 
 if TYPE_CHECKING:
     from accel_rl.samplers.action_server import ActionServer

@@ -32,12 +32,12 @@ from accel_rl.agents import (
 from accel_rl.capture import EAGER
 from accel_rl.graphs import Graphs, without_inference_mode
 from accel_rl.models.image import ImageNetwork
-from accel_rl.registration import register, unregister
 from accel_rl.rollout import Rollout, RolloutSpec, carve, layout_bytes
 from accel_rl.samplers.acting_graphs import MOST_ROW_GRAPHS, ActingGraphs
 from accel_rl.samplers.base import PolicyInput
 from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.spaces import Leaf, as_bytes, tensor_views
+from accel_rl.system.registration import register, unregister
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _SMALL_FIELDS = ("action", "reward", "terminated", "truncated", "valid")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from accel_rl.envs.base import EnvSpec
 from accel_rl.rollout import RolloutSpec
 from accel_rl.settings import check_seed, check_settings, option, when
-from accel_rl.topology import free_memory
+from accel_rl.system.topology import free_memory
 
 _MOST_ENVS = 1_000_000  # objects of Python each
 _MOST_RANDOM_STEPS = 1_000_000  # with which an environment may begin

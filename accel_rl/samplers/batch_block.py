@@ -13,7 +13,6 @@ from accel_rl.envs.batched import Batched, BatchReset, One, Results, Simulators,
 from accel_rl.envs.errors import EnvError
 from accel_rl.envs.make import probe
 from accel_rl.envs.reach import Answer, Request, attempt, reach_batch
-from accel_rl.functions import FAILURES, place_of
 from accel_rl.rollout import RolloutSpec
 from accel_rl.samplers.base import SamplerConfig, SamplerError
 from accel_rl.samplers.block import (
@@ -37,7 +36,8 @@ from accel_rl.spaces import (
     random_values,
     zeros,
 )
-from accel_rl.states import check_takes, decode_state, encode_state
+from accel_rl.system.functions import FAILURES, place_of
+from accel_rl.system.states import check_takes, decode_state, encode_state
 
 Mask = NDArray[np.bool_]
 _T = TypeVar("_T")

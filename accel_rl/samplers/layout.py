@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 import numpy as np
 
 from accel_rl.samplers.base import SamplerConfig
-from accel_rl.topology import (
+from accel_rl.system.topology import (
     Core,
     CorePlan,
     Machine,

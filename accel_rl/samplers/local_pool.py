@@ -14,7 +14,6 @@ import numpy as np
 from accel_rl.envs.base import EnvFactory, Environment, close_all
 from accel_rl.envs.batched import Simulators
 from accel_rl.envs.reach import Answer, Request
-from accel_rl.functions import FAILURES
 from accel_rl.rollout import Rollout, RolloutSpec, truncate_running
 from accel_rl.samplers.base import (
     SamplerConfig,
@@ -38,6 +37,7 @@ from accel_rl.samplers.block import (
 from accel_rl.samplers.boundary import Place
 from accel_rl.samplers.generators import State, get_generators, set_generators
 from accel_rl.samplers.shared import CALL, GET_STATE, LOOK_SECONDS, STEP
+from accel_rl.system.functions import FAILURES
 
 
 class Pool(Protocol):

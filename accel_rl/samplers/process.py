@@ -20,13 +20,13 @@ import psutil
 
 from accel_rl.envs.base import EnvFactory
 from accel_rl.envs.reach import Answer, Request
-from accel_rl.functions import place_in_dump
-from accel_rl.processes import add_package_path, disown_in_forks
 from accel_rl.samplers.base import SamplerError, WorkerError
 from accel_rl.samplers.block import EnvStates
 from accel_rl.samplers.shared import TELL_PLACE, Descriptors, Setup, dumps
-from accel_rl.stopping import keeping_signals
-from accel_rl.topology import format_cpus
+from accel_rl.system.functions import place_in_dump
+from accel_rl.system.processes import add_package_path, disown_in_forks
+from accel_rl.system.stopping import keeping_signals
+from accel_rl.system.topology import format_cpus
 
 _TELL_SECONDS = 0.5
 """for a worker that hangs to write where; one that was stopped does not"""

@@ -19,7 +19,6 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from accel_rl.envs.make import make_env_factory, warn_once
-from accel_rl.process_settings import all_settings, directory, quick_settings, taking_back
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import (
     Acted,
@@ -54,7 +53,8 @@ from accel_rl.samplers.pool import WorkerPool
 from accel_rl.samplers.shared import RESET
 from accel_rl.samplers.workers import NICENESS
 from accel_rl.spaces import to_array, write_values
-from accel_rl.topology import Seat
+from accel_rl.system.process_settings import all_settings, directory, quick_settings, taking_back
+from accel_rl.system.topology import Seat
 
 _LOGGER = logging.getLogger(__name__)
 

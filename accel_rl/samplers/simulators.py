@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.base import Environment, Resumable, close_all
 from accel_rl.envs.errors import EnvError
-from accel_rl.functions import FAILURES, place_of, place_of_method
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import SamplerError
-from accel_rl.states import check_takes, decode_state, encode_state
+from accel_rl.system.functions import FAILURES, place_of, place_of_method
+from accel_rl.system.states import check_takes, decode_state, encode_state
 
 _NO_STEP = (0.0, 0.0, False, False, False, ())
 

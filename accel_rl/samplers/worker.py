@@ -24,8 +24,6 @@ from typing import Any
 
 from accel_rl.envs.base import EnvFactory, close_all
 from accel_rl.envs.reach import Answer
-from accel_rl.functions import FAILURES, place_of
-from accel_rl.processes import die_with_server, forget_package_path
 from accel_rl.samplers.base import SamplerError
 from accel_rl.samplers.batch_block import BatchBlock, make_block, make_envs
 from accel_rl.samplers.block import Block, check_distinct, environment_seed
@@ -46,6 +44,8 @@ from accel_rl.samplers.shared import (
     fence,
     map_memory,
 )
+from accel_rl.system.functions import FAILURES, place_of
+from accel_rl.system.processes import die_with_server, forget_package_path
 
 
 class CloseError(SamplerError):

@@ -15,7 +15,6 @@ from time import monotonic
 from typing import Any
 
 from accel_rl.envs.base import EnvFactory
-from accel_rl.processes import disown_in_forks, open_standard_descriptors
 from accel_rl.rollout import RolloutSpec
 from accel_rl.samplers.base import (
     SamplerConfig,
@@ -45,7 +44,8 @@ from accel_rl.samplers.shared import (
     fence,
     map_memory,
 )
-from accel_rl.topology import available_cpus
+from accel_rl.system.processes import disown_in_forks, open_standard_descriptors
+from accel_rl.system.topology import available_cpus
 
 AWAKE_SECONDS = 50e-6
 """that a worker with a core of its own waits for the next order before it sleeps: so long does it

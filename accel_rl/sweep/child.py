@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from accel_rl.processes import die_with_server
+from accel_rl.system.processes import die_with_server
 
 
 def main() -> None:

@@ -15,14 +15,10 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from accel_rl.cli.parse import help_entry, wants_help
-from accel_rl.console import LastingConsole, complain, print_text, tell_error
 from accel_rl.options import format_value, list_options
-from accel_rl.processes import NO_MORE_PROCESSES, lacks_processes
 from accel_rl.runs.directory import hold
 from accel_rl.runs.files import WriteError, explain, write_whole
 from accel_rl.runs.yaml_file import UNSIGNED
-from accel_rl.signing import user_key
-from accel_rl.stopping import Interrupted, StopRequest
 from accel_rl.sweep.display import SweepDisplay
 from accel_rl.sweep.grow import grow
 from accel_rl.sweep.plan import (
@@ -39,6 +35,10 @@ from accel_rl.sweep.plan import (
 from accel_rl.sweep.queue import Job, make_jobs, note_if_finished, work_off
 from accel_rl.sweep.report import NAMES, Panel, draw_report, format_estimate, write_report
 from accel_rl.sweep.slots import slots_here
+from accel_rl.system.console import LastingConsole, complain, print_text, tell_error
+from accel_rl.system.processes import NO_MORE_PROCESSES, lacks_processes
+from accel_rl.system.signing import user_key
+from accel_rl.system.stopping import Interrupted, StopRequest
 from accel_rl.tools.output import make_table
 
 USAGE = """\

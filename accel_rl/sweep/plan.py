@@ -25,7 +25,7 @@ from accel_rl.runs.option_file import read_option_file
 from accel_rl.runs.tables import read_rows
 from accel_rl.runs.yaml_file import code_in, read_yaml, refuse_code, write_yaml
 from accel_rl.settings import check_settings
-from accel_rl.signing import UntrustedError
+from accel_rl.system.signing import UntrustedError
 from accel_rl.tools.human_scores import ATARI_49
 from accel_rl.training.build import build
 from accel_rl.training.devices import check_learners, pick_device

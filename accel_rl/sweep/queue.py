@@ -13,13 +13,13 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Literal
 
-from accel_rl.processes import add_package_path
 from accel_rl.runs.directory import hold
 from accel_rl.runs.files import naming, no_link
 from accel_rl.runs.yaml_file import code_in
-from accel_rl.stopping import LAUNCHER_VARIABLE, STOP_SECONDS, StopRequest
 from accel_rl.sweep.plan import PlannedRun, find_checkpoints, is_finished, options_of_all
 from accel_rl.sweep.slots import Slot
+from accel_rl.system.processes import add_package_path
+from accel_rl.system.stopping import LAUNCHER_VARIABLE, STOP_SECONDS, StopRequest
 
 State = Literal["waiting", "running", "stopping", "finished", "failed", "stopped"]
 

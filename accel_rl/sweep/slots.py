@@ -10,7 +10,7 @@ import torch
 
 from accel_rl.config import TrainConfig
 from accel_rl.sweep.plan import SweepOptions
-from accel_rl.topology import Machine, plan_cores, read_machine
+from accel_rl.system.topology import Machine, plan_cores, read_machine
 
 
 @dataclass(frozen=True)

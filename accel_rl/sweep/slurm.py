@@ -20,13 +20,13 @@ from types import FrameType
 from typing import Any, Literal
 
 from accel_rl.cli.parse import help_entry, override, parse_arguments, split, wants_help
-from accel_rl.console import LastingConsole, print_text, tell_error
-from accel_rl.extras import missing_package
 from accel_rl.options import format_value, list_options
 from accel_rl.runs.checkpoint import list_checkpoints
 from accel_rl.runs.yaml_file import CODE_OPTIONS
 from accel_rl.settings import check_settings
 from accel_rl.sweep.plan import plan_runs, read_options
+from accel_rl.system.console import LastingConsole, print_text, tell_error
+from accel_rl.system.extras import missing_package
 
 DRY = "--dry"
 USAGE = """\

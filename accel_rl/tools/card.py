@@ -10,8 +10,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from accel_rl.config import TrainConfig
-from accel_rl.console import printable
 from accel_rl.runs.yaml_file import code_in
+from accel_rl.system.console import printable
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,12 +25,12 @@ from accel_rl import __version__
 from accel_rl.agents.graph import PolicyGraph
 from accel_rl.envs import make_env_factory
 from accel_rl.envs.make import probe_observations
-from accel_rl.extras import missing_package
-from accel_rl.functions import first_line
 from accel_rl.runs.files import write_whole
 from accel_rl.runs.saved import find_policy, read_trusted_config
 from accel_rl.settings import check_settings
 from accel_rl.spaces import tensor_views
+from accel_rl.system.extras import missing_package
+from accel_rl.system.functions import first_line
 from accel_rl.tools.output import check_folder
 from accel_rl.tools.policy import load_policy
 from accel_rl.tools.weights import pack_weights

@@ -30,8 +30,6 @@ from accel_rl import __version__
 from accel_rl.agents import AnyAgent
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvError, make_env_factory, probe_spec
-from accel_rl.extras import missing_package
-from accel_rl.functions import first_line
 from accel_rl.runs.directory import write_config
 from accel_rl.runs.files import naming, read_text, whole_lines, write_whole
 from accel_rl.runs.saved import (
@@ -42,6 +40,8 @@ from accel_rl.runs.saved import (
 )
 from accel_rl.runs.tables import Row, read_rows
 from accel_rl.settings import check_settings
+from accel_rl.system.extras import missing_package
+from accel_rl.system.functions import first_line
 from accel_rl.tools.card import Scores, model_card
 from accel_rl.tools.movie import SHOWN_BY_BROWSERS, film, read_pictures
 from accel_rl.tools.output import check_new_folder

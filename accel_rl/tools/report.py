@@ -20,7 +20,6 @@ from typing import Any, Literal
 import numpy as np
 
 from accel_rl import __version__
-from accel_rl.extras import missing_package
 from accel_rl.options import list_options
 from accel_rl.runs.figures import COLOURS
 from accel_rl.runs.files import write_whole
@@ -28,6 +27,7 @@ from accel_rl.runs.option_file import exact_text
 from accel_rl.runs.saved import read_config
 from accel_rl.runs.tables import EPISODE_WINDOW, read_rows
 from accel_rl.settings import check_settings
+from accel_rl.system.extras import missing_package
 from accel_rl.tools.compare import Group, NoValueError, format_x, make_groups, read_curve
 from accel_rl.tools.movie import read_pictures, to_webp
 from accel_rl.tools.output import check_output

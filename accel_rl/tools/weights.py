@@ -13,11 +13,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from accel_rl.agents import AnyAgent, normalizer_state
-from accel_rl.extras import missing_package
-from accel_rl.functions import first_line
 from accel_rl.parallel.flat import plain_name
 from accel_rl.runs.archive import DamagedError
 from accel_rl.runs.files import open_regular
+from accel_rl.system.extras import missing_package
+from accel_rl.system.functions import first_line
 
 _NORMALIZER = "normalizer/"
 

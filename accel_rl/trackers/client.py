@@ -22,9 +22,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
-from accel_rl.extras import how_to_install
-from accel_rl.functions import find_function
-from accel_rl.processes import add_package_path
+from accel_rl.system.extras import how_to_install
+from accel_rl.system.functions import find_function
+from accel_rl.system.processes import add_package_path
 from accel_rl.trackers.process import END_SECONDS
 
 TENSORBOARD = "tensorboard"

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from accel_rl.functions import find_function
+from accel_rl.system.functions import find_function
 
 FILMS = (".mp4", ".gif")
 END_SECONDS = 60.0

@@ -41,7 +41,7 @@ from accel_rl.presets import IMAGE_MODELS
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
 from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.spaces import Leaf, without_mask
-from accel_rl.topology import Seat, plan_cores
+from accel_rl.system.topology import Seat, plan_cores
 from accel_rl.training.devices import (
     capture_of,
     gpu_nodes,

@@ -17,7 +17,7 @@ from accel_rl.envs import is_atari_game
 from accel_rl.graphs import Graphs
 from accel_rl.parallel import Ranks, Team
 from accel_rl.parallel.meeting import STORE_VARIABLE
-from accel_rl.topology import gpu_numa_node
+from accel_rl.system.topology import gpu_numa_node
 
 
 def check_learners(config: TrainConfig, ranks: Ranks) -> None:

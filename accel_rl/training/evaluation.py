@@ -35,8 +35,8 @@ from accel_rl.samplers import (
     evaluate,
 )
 from accel_rl.samplers.sampler import RolloutSampler
-from accel_rl.stopping import Interrupted, StopRequest
-from accel_rl.topology import available_cpus
+from accel_rl.system.stopping import Interrupted, StopRequest
+from accel_rl.system.topology import available_cpus
 from accel_rl.training.metrics import info_means
 
 MAX_STEPS = 27_000

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accel_rl.keys import KEYS_VARIABLE, Keys
-from accel_rl.topology import CorePlan, available_cpus, format_cpus
+from accel_rl.system.topology import CorePlan, available_cpus, format_cpus
 from accel_rl.training.progress import (
     COLOURS,
     PANEL_SECONDS,

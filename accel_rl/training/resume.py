@@ -32,7 +32,7 @@ from accel_rl.runs.directory import hold, make_run_directory, run_place
 from accel_rl.runs.files import delete_unfinished
 from accel_rl.runs.saved import find_checkpoint, read_saved
 from accel_rl.samplers import SamplerState
-from accel_rl.states import decode_state
+from accel_rl.system.states import decode_state
 from accel_rl.training.build import AnyRun
 from accel_rl.training.evaluation import lacks_last_evaluation
 from accel_rl.training.metrics import LearnerMetrics, Scores

@@ -21,7 +21,7 @@ from accel_rl.samplers.base import PolicyInput
 from accel_rl.samplers.block import count_nothing
 from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.spaces import leaves_of
-from accel_rl.states import decode_state, encode_state
+from accel_rl.system.states import decode_state, encode_state
 from accel_rl.training.metrics import CLIPPED
 from accel_rl.training.run import Run
 from accel_rl.training.torch_setup import learning_threads

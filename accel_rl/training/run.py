@@ -22,8 +22,8 @@ from accel_rl.runs.checkpoint import sign_simulators
 from accel_rl.samplers import SamplerConfig, SamplerState, SamplerTimes
 from accel_rl.samplers.base import Episode
 from accel_rl.samplers.block import count_nothing
-from accel_rl.stopping import StopRequest
-from accel_rl.topology import CorePlan
+from accel_rl.system.stopping import StopRequest
+from accel_rl.system.topology import CorePlan
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.metrics import OnRow, Recorded, Rows
 from accel_rl.training.progress import Progress

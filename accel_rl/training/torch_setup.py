@@ -15,8 +15,8 @@ import torch
 
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange
-from accel_rl.processes import check_threads
-from accel_rl.topology import available_cpus, cpu_quota
+from accel_rl.system.processes import check_threads
+from accel_rl.system.topology import available_cpus, cpu_quota
 
 _LEAST_SHARED = 2**23
 """multiplications of an update's forward pass through dense layers. With fewer, threads cost more

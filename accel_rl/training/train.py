@@ -20,19 +20,19 @@ import torch
 from rich.console import Console
 
 from accel_rl.config import TrainConfig
-from accel_rl.console import LastingConsole
-from accel_rl.functions import ExitError, place_of, refusing_exit
 from accel_rl.parallel import Team, TeamError
-from accel_rl.process_settings import directory, taking_back
-from accel_rl.processes import NO_MORE_PROCESSES, lacks_processes
 from accel_rl.runs.directory import describe_machine, log_to, run_place, write_config
 from accel_rl.runs.files import WriteError, explain
 from accel_rl.runs.yaml_file import UNSIGNED
 from accel_rl.samplers import ParallelSampler, SamplerError
 from accel_rl.samplers.layout import even_num_envs, num_envs_for_all
-from accel_rl.signing import user_key
 from accel_rl.spaces import Leaf, Space, leaves_of, without_mask
-from accel_rl.stopping import Interrupted, StopRequest
+from accel_rl.system.console import LastingConsole
+from accel_rl.system.functions import ExitError, place_of, refusing_exit
+from accel_rl.system.process_settings import directory, taking_back
+from accel_rl.system.processes import NO_MORE_PROCESSES, lacks_processes
+from accel_rl.system.signing import user_key
+from accel_rl.system.stopping import Interrupted, StopRequest
 from accel_rl.trackers.client import check_installed
 from accel_rl.training.build import AnyRun, build
 from accel_rl.training.devices import computes_bfloat16_slowly, describe_sharing

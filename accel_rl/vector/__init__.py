@@ -6,7 +6,7 @@ The faces are loaded when first used, so that nobody needs the packages of one t
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from accel_rl import extras
+from accel_rl.system import extras
 from accel_rl.vector.check import CountingEnv, Finding, Report, check, check_vectoriser
 from accel_rl.vector.vector_env import VectorEnv
 

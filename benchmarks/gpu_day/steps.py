@@ -37,7 +37,9 @@ def make_steps(call: str, work: Path, *, is_dry: bool, leanrl: str | None = None
 
 def _first(work: Path, device: str, is_dry: bool, leanrl: str | None) -> Iterator[Step]:
     facts = "nvidia-smi; lscpu | head -25; free -g | head -2; df -h /dev/shm; ulimit -l"
-    yield Step("facts", 10, ("bash", "-c", f"{facts}; {sys.executable} -m accel_rl.topology"))
+    yield Step(
+        "facts", 10, ("bash", "-c", f"{facts}; {sys.executable} -m accel_rl.system.topology")
+    )
     sizes = ["game=catch", "seconds=0.1", "cases=[line,a2c_16]"] if is_dry else []
     yield _script("first", 230, "gpu_day/first.py", device, *sizes, f"out={work}/first.jsonl")
     if is_dry:

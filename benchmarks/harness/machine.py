@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from accel_rl.topology import available_cpus, physical_cores
+from accel_rl.system.topology import available_cpus, physical_cores
 
 PACKAGES = ("accel_rl", "ale-py", "gymnasium", "numpy", "opencv-python-headless", "torch")
 

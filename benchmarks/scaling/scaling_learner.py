@@ -47,7 +47,7 @@ def main() -> None:
 
 def _serve_parts(config: Any) -> None:
     """Every answer has the parts' costs, of the last measurement, as its numbers."""
-    from accel_rl.topology import available_cpus
+    from accel_rl.system.topology import available_cpus
     from benchmarks.scaling.speed_parts import PartsOfOne
 
     num_cpus = max(1, len(available_cpus()) // config.num_learners)

@@ -79,7 +79,7 @@ def make_sampler(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
 
 def worker_cores(worker_cpus: Sequence[Sequence[int]]) -> int:
     """Number of physical cores on which workers are; ``worker_cpus[i]``: the CPUs of worker i."""
-    from accel_rl.topology import available_cpus, physical_cores
+    from accel_rl.system.topology import available_cpus, physical_cores
 
     used = {cpu for cpus in worker_cpus for cpu in cpus}
     return sum(not used.isdisjoint(core.cpus) for core in physical_cores(available_cpus()))

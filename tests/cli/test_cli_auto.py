@@ -14,8 +14,8 @@ from accel_rl.cli.auto import LEAST_STEPS, choose_learners
 from accel_rl.cli.parse import given_options, parse_arguments
 from accel_rl.cli.run import run
 from accel_rl.config import TrainConfig
-from accel_rl.stopping import LAUNCHER_VARIABLE
-from accel_rl.topology import Core, Machine
+from accel_rl.system.stopping import LAUNCHER_VARIABLE
+from accel_rl.system.topology import Core, Machine
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from accel_rl.cli.run import run
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import ParallelConfig
 from accel_rl.samplers import SamplerConfig
-from accel_rl.topology import Core, Machine
+from accel_rl.system.topology import Core, Machine
 from accel_rl.training import devices
 
 # Two sockets of 20 cores, two hyperthreads each, as in the paper's machine.

@@ -12,7 +12,7 @@ from accel_rl.cli.parse import parse_arguments
 from accel_rl.cli.tune import Layout, choose, neighbours
 from accel_rl.samplers import SamplerConfig, SamplerError
 from accel_rl.samplers.layout import plan_workers
-from accel_rl.topology import Core, Machine, available_cpus
+from accel_rl.system.topology import Core, Machine, available_cpus
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_torch_thread")]
 

@@ -8,7 +8,7 @@ from launched_runs import started
 
 from accel_rl.__main__ import main
 from accel_rl.cli.launcher import _start
-from accel_rl.stopping import StopRequest, noting_interrupts
+from accel_rl.system.stopping import StopRequest, noting_interrupts
 
 
 def interrupt_and_swallow() -> None:
@@ -33,7 +33,7 @@ class Interrupt:
 
 class Finder:
     def find_spec(self, name, *_):
-        if name == "accel_rl.processes":
+        if name == "accel_rl.system.processes":
             Interrupt()
 
 sys.meta_path.insert(0, Finder())

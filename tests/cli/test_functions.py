@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from accel_rl import functions
-from accel_rl.functions import ExitError, find_function, place_of, refusing_exit
+from accel_rl.system import functions
+from accel_rl.system.functions import ExitError, find_function, place_of, refusing_exit
 
 
 @pytest.mark.parametrize(("path", "file"), [("json:Net", json.__file__), ("sys:Net", "built in")])

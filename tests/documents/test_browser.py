@@ -18,7 +18,7 @@ import pytest
 from documents import ROOT
 from saved_runs import trained
 
-from accel_rl.extras import how_to_install
+from accel_rl.system.extras import how_to_install
 from accel_rl.tools.report import ReportOptions, report
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]

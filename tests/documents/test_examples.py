@@ -11,7 +11,7 @@ from documents import ROOT, run
 from run_files import rows_of
 
 from accel_rl.cli.parse import parse_arguments
-from accel_rl.extras import how_to_install
+from accel_rl.system.extras import how_to_install
 
 EXAMPLES = ROOT / "examples"
 

@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 from accel_rl import __version__
 from accel_rl.__main__ import main
-from accel_rl.extras import TRAINING_PACKAGES
+from accel_rl.system.extras import TRAINING_PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = ("cloudpickle", "gymnasium", "numpy", "psutil")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from accel_rl import registration
-from accel_rl.registration import register, unregister
+from accel_rl.system import registration
+from accel_rl.system.registration import register, unregister
 
 GPU = torch.device("cuda", 1)
 

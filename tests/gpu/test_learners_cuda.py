@@ -24,7 +24,7 @@ from accel_rl.parallel import (
     shared_group,
 )
 from accel_rl.parallel.meeting import open_loopback_store
-from accel_rl.registration import register, unregister
+from accel_rl.system.registration import register, unregister
 from benchmarks.scaling import speed_parts
 
 pytestmark = [

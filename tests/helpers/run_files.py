@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
-from accel_rl.states import decode_state
+from accel_rl.system.states import decode_state
 
 
 def table(path: Path) -> list[dict[str, str]]:

@@ -14,7 +14,7 @@ from accel_rl.envs import EnvSpec
 from accel_rl.parallel import FlatParameters
 from accel_rl.samplers import Episode, SamplerConfig, SamplerTimes
 from accel_rl.spaces import discrete
-from accel_rl.stopping import StopRequest
+from accel_rl.system.stopping import StopRequest
 from accel_rl.training.metrics import Recorded, Rows
 from accel_rl.training.progress import PlainLines
 from accel_rl.training.records import Records

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from by_others import SPOILED_KEYS
 
-from accel_rl.signing import is_signed, key_path, sign, user_key
+from accel_rl.system.signing import is_signed, key_path, sign, user_key
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def test_user_key_is_made_once_and_for_its_owner_alone() -> None:
 
 @pytest.mark.processes
 def test_user_key_of_programs_that_start_together_is_the_same() -> None:
-    code = "from accel_rl.signing import user_key; print(user_key().hex())"
+    code = "from accel_rl.system.signing import user_key; print(user_key().hex())"
     started = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(4)
     ]

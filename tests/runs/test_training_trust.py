@@ -16,8 +16,6 @@ from tiers import in_tiers
 
 from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
-from accel_rl.console import LastingConsole, printable
-from accel_rl.functions import import_module
 from accel_rl.runs.checkpoint import (
     list_checkpoints,
     load_checkpoint,
@@ -27,10 +25,12 @@ from accel_rl.runs.checkpoint import (
 from accel_rl.runs.directory import log_to
 from accel_rl.runs.saved import read_config
 from accel_rl.runs.yaml_file import read_yaml, write_yaml
-from accel_rl.signing import UntrustedError
 from accel_rl.sweep.command import make_directory
 from accel_rl.sweep.plan import SweepOptions, plan_runs
 from accel_rl.sweep.queue import make_jobs
+from accel_rl.system.console import LastingConsole, printable
+from accel_rl.system.functions import import_module
+from accel_rl.system.signing import UntrustedError
 from accel_rl.tools.policy import load_policy
 from accel_rl.training.train import train
 

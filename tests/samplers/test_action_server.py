@@ -14,7 +14,6 @@ from tiers import PROCESSES
 from torch import Tensor, nn
 from toy_envs import ToyEnv
 
-from accel_rl import registration
 from accel_rl.agents import PolicyAgent, RecurrentAgent, RolloutTensors
 from accel_rl.envs import make_env_factory
 from accel_rl.models import PolicyValue, PolicyValueModel, make_model, make_recurrent_model
@@ -25,6 +24,7 @@ from accel_rl.samplers import (
     SerialSampler,
     action_server,
 )
+from accel_rl.system import registration
 
 CPU = torch.device("cpu")
 

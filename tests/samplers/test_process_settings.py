@@ -23,8 +23,8 @@ from toy_envs import ToyEnv
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import make
-from accel_rl.process_settings import all_settings, taking_back
 from accel_rl.samplers import SerialSampler
+from accel_rl.system.process_settings import all_settings, taking_back
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
 from accel_rl.training.train import train
 

@@ -44,7 +44,7 @@ def start_without(closed: str, folder: Path, *command: str) -> "subprocess.Compl
 def test_closed_descriptors_are_opened_and_inherited(closed: str, tmp_path) -> None:
     code = (
         "import os, subprocess, sys\n"
-        "from accel_rl.processes import open_standard_descriptors\n"
+        "from accel_rl.system.processes import open_standard_descriptors\n"
         "open_standard_descriptors()\n"
         "places = [os.readlink(f'/proc/self/fd/{n}') for n in range(3)]\n"
         "assert None not in (sys.stdin, sys.stdout, sys.stderr)\n"

@@ -19,7 +19,7 @@ from tiers import PROCESSES, SLOW, slow_processes
 
 from accel_rl.__main__ import main
 from accel_rl.parallel.meeting import open_loopback_store
-from accel_rl.processes import NO_MORE_PROCESSES, check_threads, lacks_processes
+from accel_rl.system.processes import NO_MORE_PROCESSES, check_threads, lacks_processes
 from accel_rl.training import torch_setup
 
 PR_CAPBSET_DROP = 24

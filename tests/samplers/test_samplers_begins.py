@@ -16,7 +16,7 @@ from toy_envs import ScriptedEnv, ToyEnv
 
 from accel_rl.samplers import PolicyInput, SamplerState
 from accel_rl.samplers.sampler import RolloutSampler
-from accel_rl.states import decode_state, encode_state
+from accel_rl.system.states import decode_state, encode_state
 
 Told = dict[tuple[int, int], bool]
 """by step since the start, and environment"""

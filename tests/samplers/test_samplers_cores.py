@@ -15,11 +15,11 @@ import pytest
 from tiers import PROCESSES, SLOW
 from toy_envs import ToyEnv
 
-from accel_rl import processes
 from accel_rl.samplers import ParallelSampler, PolicyInput, SamplerConfig, layout, worker
 from accel_rl.samplers.layout import CoreShare, plan_workers
 from accel_rl.samplers.sampler import RolloutSampler
-from accel_rl.topology import Core, Machine, available_cpus
+from accel_rl.system import processes
+from accel_rl.system.topology import Core, Machine, available_cpus
 
 Places = Sequence[tuple[int, ...]]
 

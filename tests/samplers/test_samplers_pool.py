@@ -21,7 +21,7 @@ from accel_rl.samplers.layout import (
     plan_workers,
 )
 from accel_rl.samplers.process import allow_open_files
-from accel_rl.topology import Core, Machine
+from accel_rl.system.topology import Core, Machine
 
 
 def flatten(columns: list[list[range]]) -> list[int]:

@@ -27,7 +27,7 @@ from accel_rl.samplers import (
     SerialSampler,
 )
 from accel_rl.spaces import Leaf, discrete, random_values, views, zeros
-from accel_rl.states import decode_state, encode_state
+from accel_rl.system.states import decode_state, encode_state
 
 T, B = 9, 6
 

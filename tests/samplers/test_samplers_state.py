@@ -33,7 +33,7 @@ from accel_rl.envs.atari import AtariEnv
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SamplerError, SamplerState
 from accel_rl.samplers.base import PolicyInput
 from accel_rl.samplers.sampler import RolloutSampler
-from accel_rl.states import decode_state, encode_state
+from accel_rl.system.states import decode_state, encode_state
 
 COUNTING = partial(CountingEnv, truncation=0.3, life_interval=3)
 PONG = make_env_factory("pong", AtariConfig(sticky_actions=0.25, cached_starts="off"))

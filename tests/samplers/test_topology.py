@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from accel_rl import topology
-from accel_rl.topology import (
+from accel_rl.system import topology
+from accel_rl.system.topology import (
     Core,
     Machine,
     available_cpus,

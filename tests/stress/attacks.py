@@ -21,7 +21,7 @@ from by_files import ATTACKS, COMMANDS, SECRET, why_not_refused
 from by_others import read_as_nobody
 
 from accel_rl.__main__ import main as command
-from accel_rl.signing import key_path
+from accel_rl.system.signing import key_path
 
 MOST_SECONDS = 60.0
 MOST_MORE_MEMORY = 300.0

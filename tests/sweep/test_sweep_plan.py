@@ -20,7 +20,7 @@ from accel_rl.sweep.plan import (
     write_plan,
 )
 from accel_rl.sweep.slots import Slot, make_slots, slots_here
-from accel_rl.topology import Core, Machine
+from accel_rl.system.topology import Core, Machine
 
 MACHINE = Machine(tuple(Core((2 * i, 2 * i + 1)) for i in range(4)))
 

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from accel_rl.__main__ import main
-from accel_rl.extras import how_to_install
 from accel_rl.sweep.slurm import SlurmOptions, Task, plan_tasks
+from accel_rl.system.extras import how_to_install
 
 SMALL = ["env=catch", "serial=true", "num_envs=4", "decorrelation_steps=0"]
 ON_CPUS = ["slurm.cluster=local", "slurm.folder=slurm"]

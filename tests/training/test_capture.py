@@ -16,7 +16,7 @@ from accel_rl.algos import A2CConfig, DQNConfig
 from accel_rl.capture import EAGER, Capture
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.graphs import Graphs
-from accel_rl.stopping import StopRequest
+from accel_rl.system.stopping import StopRequest
 from accel_rl.training.build import build
 from accel_rl.training.devices import capture_of, make_capture
 

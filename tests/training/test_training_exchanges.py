@@ -21,7 +21,7 @@ from accel_rl.parallel import (
     StoreExchange,
 )
 from accel_rl.samplers import PolicyInput
-from accel_rl.stopping import StopRequest
+from accel_rl.system.stopping import StopRequest
 from accel_rl.training.overlap import Overlapped
 from accel_rl.training.rollouts import PullingServer, RolloutRun
 

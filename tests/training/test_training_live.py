@@ -16,8 +16,8 @@ from rich.panel import Panel
 
 from accel_rl.cli.launcher import _Watch
 from accel_rl.keys import Keys
-from accel_rl.stopping import StopRequest
-from accel_rl.topology import CorePlan
+from accel_rl.system.stopping import StopRequest
+from accel_rl.system.topology import CorePlan
 from accel_rl.training.live import History, LivePanel, NotebookPanel, braille, make_progress
 from accel_rl.training.progress import Bottleneck, Status, TimeSplit
 
@@ -26,7 +26,7 @@ KEYS_IN_TERMINAL = """
 import sys, time
 from contextlib import closing
 from accel_rl.keys import Keys
-from accel_rl.stopping import StopRequest
+from accel_rl.system.stopping import StopRequest
 with closing(Keys()) as keys, StopRequest(keys.close, asks=lambda: "q" in keys.read()) as stop:
     stop.hold()
     print("ready", keys.are_read, flush=True)

@@ -23,7 +23,7 @@ from accel_rl.algos.a2c import A2CConfig
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
-from accel_rl.stopping import StopRequest
+from accel_rl.system.stopping import StopRequest
 from accel_rl.training.build import build
 from accel_rl.training.metrics import Others
 from accel_rl.training.records import Records

@@ -17,7 +17,7 @@ from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
 from accel_rl.runs.checkpoint import list_checkpoints
 from accel_rl.runs.tables import read_rows
-from accel_rl.stopping import OWN_CODE, StopRequest
+from accel_rl.system.stopping import OWN_CODE, StopRequest
 from accel_rl.training.train import RunError, train
 
 SMALL = ["env=catch", "model=mlp", "num_envs=4", "total_steps=400", "log_interval=80"]
@@ -79,7 +79,7 @@ def test_true_of_the_last_row_cuts_nothing(tmp_path) -> None:
 )
 def test_run_ends_after_max_minutes_and_goes_on(tmp_path, options: str, monkeypatch) -> None:
     seconds = itertools.count()  # one for each look at the clock
-    monkeypatch.setattr("accel_rl.stopping.monotonic", lambda: float(next(seconds)))
+    monkeypatch.setattr("accel_rl.system.stopping.monotonic", lambda: float(next(seconds)))
     small = [each for each in SMALL if not each.startswith("total")]
     given = [*options.split(), *small, "total_steps=200", "serial=true"]
     given.append(f"run_dir={tmp_path / 'run'}")
@@ -99,7 +99,7 @@ def test_max_minutes_hold_in_the_random_first_steps_which_are_told(
     def now() -> float:
         return 1e9 if "random first" in shown.getvalue() else 0.0
 
-    monkeypatch.setattr("accel_rl.stopping.monotonic", now)
+    monkeypatch.setattr("accel_rl.system.stopping.monotonic", now)
     monkeypatch.setattr("accel_rl.training.train.LINE_SECONDS", 0.0)
     monkeypatch.setattr("accel_rl.samplers.local_pool.LOOK_SECONDS", 0.0)
     shown, run_dir = io.StringIO(), tmp_path / "run"
@@ -133,7 +133,7 @@ def test_signal_that_comes_then_is_the_first() -> None:
 
 def test_signal_counts_again_within_a_second_after_somebody_else_took_it(monkeypatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("accel_rl.stopping.monotonic", lambda: now[0])
+    monkeypatch.setattr("accel_rl.system.stopping.monotonic", lambda: now[0])
     with StopRequest() as stop:
         stop.hold()
         assert not stop.is_asked()

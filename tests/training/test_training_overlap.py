@@ -22,7 +22,7 @@ from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.samplers import ActionServer, SamplerError
-from accel_rl.stopping import StopRequest
+from accel_rl.system.stopping import StopRequest
 from accel_rl.training.build import AnyRun, build
 from accel_rl.training.overlap import Overlapped, _prepare_thread
 from accel_rl.training.rollouts import RolloutRun

@@ -38,7 +38,7 @@ from accel_rl.cli.run import _given_timeout
 from accel_rl.parallel import Ranks, RecordError, Team, TeamError
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint, part_path
 from accel_rl.runs.saved import read_config
-from accel_rl.topology import available_cpus, physical_cores
+from accel_rl.system.topology import available_cpus, physical_cores
 from accel_rl.training.devices import check_learners
 from accel_rl.training.metrics import Others, Report
 from accel_rl.training.resume import check_is_shared

@@ -21,7 +21,7 @@ from toy_envs import Secretive
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
-from accel_rl.states import encode_state
+from accel_rl.system.states import encode_state
 from accel_rl.training import resume
 from accel_rl.training.resume import (
     _refuse_changes,

@@ -19,7 +19,7 @@ from saved_runs import quiet, undrawn
 from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
-from accel_rl.stopping import Interrupted, StopRequest
+from accel_rl.system.stopping import Interrupted, StopRequest
 from accel_rl.training.train import RunError, TrainResult, train
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -199,7 +199,7 @@ def test_end_of_the_terminal_means_nothing_under_nohup() -> None:
 def test_second_signal_ends_at_once_by_that_signal() -> None:
     program = (
         "import time\n"
-        "from accel_rl.stopping import StopRequest\n"
+        "from accel_rl.system.stopping import StopRequest\n"
         "with StopRequest() as stop:\n"
         "    stop.hold()\n"
         "    print('ready', flush=True)\n"

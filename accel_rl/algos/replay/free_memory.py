@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from accel_rl.algos.replay.spec import ReplaySpec
-from accel_rl.topology import free_memory
+from accel_rl.system.topology import free_memory
 
 
 def check_free_memory(

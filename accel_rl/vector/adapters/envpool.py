@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.base import Array
 from accel_rl.envs.batched import Batched, Results
-from accel_rl.extras import how_to_install
 from accel_rl.spaces import map_leaves
+from accel_rl.system.extras import how_to_install
 from accel_rl.vector.adapters.spec import (
     check_observations,
     own_threads,

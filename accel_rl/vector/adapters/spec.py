@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from accel_rl.envs.base import Array, EnvSpec
 from accel_rl.envs.errors import EnvError
 from accel_rl.spaces import Leaf, Space, describe, discrete, from_gymnasium
-from accel_rl.topology import available_cpus
+from accel_rl.system.topology import available_cpus
 
 
 def read_spec(

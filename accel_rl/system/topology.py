@@ -6,7 +6,7 @@ be planned for on any other. Linux tells all of it through ``sched_getaffinity``
 where one of them is missing, each CPU counts as a core of its own, without quota and without NUMA
 node. No torch: simulator processes import this.
 
-``python -m accel_rl.topology`` prints the plan for this machine.
+``python -m accel_rl.system.topology`` prints the plan for this machine.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class ExitError(RuntimeError):
 
 _DUMPED = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 _FOLDERS = frozenset("/\\")
-_OURS = f"{Path(__file__).parent}{os.sep}"
+_OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _STANDARD = f"{sysconfig.get_path('stdlib')}{os.sep}"
 _LIBRARIES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 """folders of what is installed, also in another environment that this one takes packages from"""

@@ -18,7 +18,7 @@ from typing import IO, Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from accel_rl.signing import UntrustedError
+from accel_rl.system.signing import UntrustedError
 
 _GONE = (errno.EPIPE, errno.EIO)
 """what writing fails with once a pipe's reader (``| tee``, ``| head``) or a terminal is gone"""

@@ -1,0 +1,1 @@
+"""This machine and this process: cores, child processes, signals, user code, saved state."""

@@ -1,6 +1,5 @@
 """Agents: a network and the way actions are chosen from it."""
 
-from accel_rl.agents.activations import Activations
 from accel_rl.agents.agent import Agent, AnyAgent, AnyRecurrentAgent
 from accel_rl.agents.batch import HostFlags, RolloutTensors
 from accel_rl.agents.bounded import BoundedAgent
@@ -19,13 +18,12 @@ from accel_rl.agents.epsilon_greedy import (
 )
 from accel_rl.agents.log_probs import LogProbs
 from accel_rl.agents.normalizer import Normalizer, normalizer_state, set_normalizer
-from accel_rl.agents.policy import PolicyAgent, is_softmax
+from accel_rl.agents.policy import PolicyAgent
 from accel_rl.agents.recurrent import RecurrentAgent
 from accel_rl.agents.recurrent_states import RecurrentStates
 
 __all__ = [
     "CATEGORICAL",
-    "Activations",
     "Agent",
     "AnyAgent",
     "AnyRecurrentAgent",
@@ -43,7 +41,6 @@ __all__ = [
     "RecurrentStates",
     "RolloutTensors",
     "epsilon_greedy",
-    "is_softmax",
     "make_distribution",
     "normalizer_state",
     "sample_categorical",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,7 +53,6 @@ class RolloutTensors(NamedTuple):
         final_step: ``[M]`` int64, the step ``t`` of each final observation.
         final_env: ``[M]`` int64, its environment.
         recurrent_state: ``[T + 1, B, S]``, or None if the agent has no memory.
-        activations: ``[T * B, ...]`` each, of `Activations`, or None.
         normalizer: normalizer of observations at acting time, or None.
         log_prob: ``[T, B]`` float32, log-probabilities of the actions under the policy that acted,
             or None.
@@ -73,7 +72,6 @@ class RolloutTensors(NamedTuple):
     final_step: Tensor  # [M] int64, the step t of each
     final_env: Tensor  # [M] int64, its column b
     recurrent_state: Tensor | None = None  # [T + 1, B, S], see `Remembered`
-    activations: Sequence[Tensor] | None = None  # [T * B, ...] each, of `Activations`
     normalizer: Normalizer | None = None  # of observations, as they were acted upon
     log_prob: Tensor | None = None  # [T, B] float32, of the actions, under the policy that acted
     previous: Tensor | None = None  # [T + 1, B, P], see `Remembered`
@@ -89,7 +87,7 @@ class RolloutTensors(NamedTuple):
         return HostFlags(*(getattr(self, name).cpu().numpy() for name in names))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> RolloutTensors:
-        """Return a rollout with a function applied to each tensor, without activations.
+        """Return a rollout with a function applied to each tensor.
 
         Args:
             change: the function.

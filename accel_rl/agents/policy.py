@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accel_rl.agents.distributions import CATEGORICAL, Categorical, Distribution, Drawn
+from accel_rl.agents.distributions import CATEGORICAL, Distribution, Drawn
 from accel_rl.agents.masks import split_mask
 from accel_rl.agents.normalizer import Normalizer
 from accel_rl.capture import EAGER, Capture
@@ -131,12 +131,3 @@ def _most_probable(
     observation, mask = split_mask(observation)
     outputs, _ = model(observation)
     return distribution.mode(distribution.mask(outputs, mask))
-
-
-def is_softmax(agent: object) -> bool:
-    """Return True if an agent draws one of ``n`` actions from a softmax.
-
-    Args:
-        agent: the agent.
-    """
-    return isinstance(getattr(agent, "distribution", None), Categorical)

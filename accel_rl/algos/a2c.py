@@ -4,7 +4,6 @@ Every algorithm here has the same skeleton: prepare (returns), loss per sample, 
 
 Values that advantages are measured from come from the update's own forward pass, not from acting.
 These are the same numbers, except with ``overlap`` or ``pull_steps``, where older parameters acted.
-If the batch has the activations of acting, the pass is not made again.
 
 With ``vtrace`` returns and advantages are corrected for the older policy that acted, whose
 log-probabilities were kept when it did: to compute them again takes a third of an update.
@@ -130,10 +129,6 @@ class A2CConfig(ActorCriticConfig):
         """Return the batches that learners in step must be able to divide: environments."""
         return {"num_envs": Batch(sampler.num_envs)}
 
-    def kept_layers(self, num_layers: int) -> int:
-        """Return how many layers acting leaves: all, since they are what the loss needs."""
-        return num_layers
-
     def learning_rate(self, num_envs: int, progress: float) -> float:
         """For ``num_envs`` environments in all, ``progress`` in [0, 1] of the schedule done."""
         lr = self.lr_base * sqrt(num_envs / LR_BASE_NUM_ENVS) if self.lr is None else self.lr
@@ -234,7 +229,7 @@ class A2C:
             ValueError: V-trace has no log-probabilities of the policy that acted.
         """
         _, B = batch.reward.shape
-        if self.config.vtrace and batch.log_prob is None and batch.activations is None:
+        if self.config.vtrace and batch.log_prob is None:
             raise ValueError(
                 "vtrace=true needs the log-probabilities with which actions were chosen, and this "
                 "rollout has none; set tells_log_prob of the agent that acts"
@@ -291,13 +286,11 @@ class A2C:
         bootstrap_value: Tensor,
         final_value: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Return what values learn, and advantages: ``[T, B]`` each, as ``value`` and ``log_prob``.
-
-        Where there are activations, the policy that learns has acted, and all ratios are 1.
-        """
+        """Return what values learn, and advantages, ``[T, B]`` each."""
         config = self.config
-        if not config.vtrace or batch.log_prob is None:
+        if not config.vtrace:
             return returns_and_advantages(batch, value, bootstrap_value, final_value, config)
+        assert batch.log_prob is not None, "`update` checked it"
         ratio = importance_ratio(log_prob, batch.log_prob, batch.valid)
         folded = fold_ends(batch, final_value, config.gamma)
         limits = config.rho_clip, config.c_clip, config.gae_lambda

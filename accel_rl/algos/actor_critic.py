@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -10,7 +9,6 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents import PolicyAgent, RecurrentAgent, RolloutTensors, make_distribution
-from accel_rl.agents.masks import masked, split_mask
 from accel_rl.algos.learner_config import LearnerConfig, name_of, require
 from accel_rl.algos.returns import fold_truncation, generalized_advantages, values_beyond
 from accel_rl.algos.task import Network
@@ -21,11 +19,9 @@ from accel_rl.models import (
     make_model,
     make_recurrent_model,
 )
-from accel_rl.models.image import ImageNetwork
 from accel_rl.models.joined import JoinedNetwork
 from accel_rl.models.own import make_own_mapping_model
 from accel_rl.models.policy_value import WithFree
-from accel_rl.models.recall import recall
 from accel_rl.models.recurrent import RecurrentWithFree
 from accel_rl.parallel import Exchange
 from accel_rl.settings import option, when
@@ -168,16 +164,10 @@ def evaluate(
 
 
 def rollout_outputs(agent: ActorCriticAgent, batch: RolloutTensors, precision: str) -> PolicyValue:
-    """For all steps ``[T * B]`` of a rollout: the network's outputs, or what acting has left."""
+    """Return the network's outputs for all steps of a rollout, ``[T * B]``."""
     T = len(batch.reward)
     observation = map_leaves(lambda each: each[:T].flatten(0, 1), batch.observation)
-    if batch.activations is None:
-        return evaluate(agent, observation, precision, batch.sequences(slice(0, T)))
-    model = agent.model
-    assert isinstance(model, ImageNetwork), "only these give activations"
-    check_activations(batch.activations, model.num_layers, precision)
-    output = recall(model, split_mask(observation)[0], batch.activations)
-    return with_mask(output, observation)
+    return evaluate(agent, observation, precision, batch.sequences(slice(0, T)))
 
 
 class Steps(NamedTuple):
@@ -212,11 +202,6 @@ def evaluate_steps(agent: ActorCriticAgent, batch: RolloutTensors, precision: st
     return Steps(*(each.view(shape) for each in (*evaluated, output.value)))
 
 
-def with_mask(output: PolicyValue, observation: Any) -> PolicyValue:
-    """Return ``output`` with the logits masked that ``observation`` does not allow."""
-    return PolicyValue(masked(output.logits, split_mask(observation)[1]), output.value)
-
-
 def check_clips(config: object) -> None:
     """Check the limits of V-trace's ratios.
 
@@ -228,13 +213,6 @@ def check_clips(config: object) -> None:
     rho, c = (getattr(config, name) for name in ("rho_clip", "c_clip"))
     if c > rho:
         raise ValueError(f"c_clip is {c:g}; it must be at most rho_clip={rho:g}")
-
-
-def check_activations(activations: Sequence[Tensor], num_layers: int, precision: str) -> None:
-    """Acting has left what a learner in ``precision`` needs: so many layers, in its type."""
-    assert len(activations) >= num_layers, f"kept_layers must be {num_layers}"
-    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    assert activations[-1].dtype == dtype, f"the ActionServer's precision must be {precision}"
 
 
 @torch.no_grad()

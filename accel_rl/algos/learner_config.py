@@ -183,16 +183,6 @@ class LearnerConfig:
         """
         return horizon
 
-    def kept_layers(self, num_layers: int) -> int:
-        """Return the number of layers whose outputs acting keeps for the learner; default 0.
-
-        They are in `RolloutTensors.activations`.
-
-        Args:
-            num_layers: number of layers that could be kept.
-        """
-        return 0
-
     def samples_per_update(self, num_collected: int) -> int:
         """Return the number of samples of one update, over all learners that share it.
 

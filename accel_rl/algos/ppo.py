@@ -4,8 +4,7 @@ Every algorithm here has the same skeleton: prepare (returns), loss per sample, 
 
 Values and log probabilities of the behaviour policy are computed again when the rollout is
 complete, with the parameters that acted: in float32 the numbers are the same up to rounding, in
-bfloat16 they are those of the rounded policy. If the batch has the activations of acting, they come
-from these.
+bfloat16 they are those of the rounded policy.
 
 docs/algorithms/ppo.md lists deviations from the paper (arXiv:1803.02811) and its code.
 """
@@ -24,11 +23,9 @@ from accel_rl.algos.actor_critic import (
     ActorCriticAgent,
     ActorCriticConfig,
     bootstrap_values,
-    check_activations,
     evaluate,
     normalize,
     returns_and_advantages,
-    with_mask,
 )
 from accel_rl.algos.behaviour import Behaviour
 from accel_rl.algos.learner_config import require
@@ -38,8 +35,6 @@ from accel_rl.algos.task import Task
 from accel_rl.algos.update import Update, masked_mean, masked_shares, sums
 from accel_rl.graphs import Fixed, Graphs, Held
 from accel_rl.models import PolicyValue, Sequences
-from accel_rl.models.image import ImageNetwork
-from accel_rl.models.recall import recall_heads
 from accel_rl.parallel import Adam, Exchange
 from accel_rl.settings import option, when
 from accel_rl.spaces import map_leaves
@@ -102,10 +97,6 @@ class PPOConfig(ActorCriticConfig, MinibatchConfig):
         """Return the learner of ``agent``, of `make_agent`."""
         assert isinstance(agent, ActorCriticAgent)
         return PPO(agent, self, exchange, task.seed, task)
-
-    def kept_layers(self, num_layers: int) -> int:
-        """Return how many layers acting leaves: the last, of which the values acted by come."""
-        return 1
 
 
 class PPOLoss(NamedTuple):
@@ -348,13 +339,7 @@ class PPO:
     ) -> tuple[PolicyValue, tuple[Tensor, Tensor]]:
         """Of the parameters that acted: outputs ``[T * B]``, and `bootstrap_values`."""
         T, B = batch.reward.shape
-        config, model = self.config, self.agent.model
-        if batch.activations is not None:
-            assert isinstance(model, ImageNetwork), "only these give activations"
-            check_activations(batch.activations, 1, config.precision)
-            acted = recall_heads(model, batch.activations[-1])
-            return with_mask(acted, observation), bootstrap_values(self.agent, batch, config)
-        outputs = []
+        config, outputs = self.config, []
         at_once = max(1, config.minibatch_size // B)
         for rows in self.behaviour.segments(T):
             for start in range(rows.start, rows.stop, at_once):

@@ -27,7 +27,7 @@ from accel_rl.samplers import ActionServer, ParallelSampler, SamplerError
 from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.system.console import LastingConsole, complain, print_text, tell_error
 from accel_rl.system.functions import ExitError
-from accel_rl.training.build import agent_of, make_action_server, make_sampler, sampler_share
+from accel_rl.training.build import agent_of, make_sampler, sampler_share
 from accel_rl.training.devices import learner_device, make_capture
 
 USAGE = """\
@@ -138,7 +138,7 @@ class Trial:
         config = self._config
         sampler = make_sampler(config, share, config.seed, self._device, self._ranks)
         try:
-            server = make_action_server(config, self._agent, sampler, self._device)
+            server = ActionServer(self._agent, sampler, self._device)
         except BaseException:
             sampler.close()
             raise

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from math import sqrt
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -39,9 +39,6 @@ class ConvSpec(NamedTuple):
 class ImageSpec:
     """Layers and initial weights of an `ImageNetwork`. Biases begin at 0."""
 
-    is_recalled: ClassVar[bool] = True
-    """whether `recall` knows the gradient of its layers, so that acting may leave theirs"""
-
     name: str
     convs: tuple[ConvSpec, ...] = ()
     hidden: int
@@ -59,11 +56,11 @@ class ImageSpec:
     def make_layers(self, channels: int) -> nn.Sequential:
         """Return the layers before the fully connected one, for images with so many channels.
 
-        `feature_maps` applies a ReLU after each of them.
+        `flat_maps` applies a ReLU after each of them.
         """
         convs: list[nn.Conv2d] = []
         for conv in self.convs:
-            kind: type[nn.Conv2d] = Conv if convs else PixelConv
+            kind = nn.Conv2d if convs else PixelConv
             convs.append(kind(channels, *conv))
             channels = conv.channels
         return nn.Sequential(*convs)
@@ -174,9 +171,7 @@ class ImageNetwork(SharedNetwork):
         super().__init__()
         self.width = spec.hidden
         self.convs, map_size = make_convs(spec, observation_shape)
-        self.hidden = MapLinear(map_size, spec.hidden)
-        # Before the heads, of which acting may leave what they gave.
-        self.num_layers = len(self.convs) + 1 if spec.is_recalled else 0
+        self.hidden = nn.Linear(map_size, spec.hidden)
         self.policy = nn.Linear(spec.hidden, num_actions)
         self.value = nn.Linear(spec.hidden, 1)
         for layer in (self.hidden, self.policy, self.value):
@@ -187,15 +182,7 @@ class ImageNetwork(SharedNetwork):
 
     def features(self, observation: Tensor) -> Tensor:
         """``[N, width]`` of ``observation``, ``[N, C, H, W]`` uint8."""
-        return self.activations(observation)[-1]
-
-    def activations(self, observation: Tensor) -> list[Tensor]:
-        """What each layer before the heads gives for ``observation``, ``[N, C, H, W]`` uint8.
-
-        The feature maps ``[N, c, h, w]``, channels last, and the features ``[N, width]``.
-        """
-        maps = feature_maps(self.convs, observation)
-        return [*maps, F.relu_(self.hidden(maps[-1]))]
+        return F.relu_(self.hidden(flat_maps(self.convs, observation)))
 
 
 def image_trunk(observation_shape: tuple[int, ...]) -> ImageNetwork:
@@ -241,12 +228,17 @@ def make_convs(
     return layers, rows * columns * spec.map_channels
 
 
-def feature_maps(convs: nn.Sequential, observation: Tensor) -> list[Tensor]:
-    """Of each of ``convs``, for ``observation``, ``[N, C, H, W]`` uint8."""
-    maps = [observation]
+def flat_maps(convs: nn.Sequential, observation: Tensor) -> Tensor:
+    """Return the last feature maps of images ``[N, C, H, W]`` uint8, flattened, ``[N, F]``."""
+    x = observation
     for conv in convs:
-        maps.append(F.relu_(conv(maps[-1])))
-    return maps[1:]
+        x = F.relu_(conv(x))
+    return flattened(x)
+
+
+def flattened(maps: Tensor) -> Tensor:
+    """Return maps ``[N, C, H, W]`` that are channels last as ``[N, H * W * C]``, a view."""
+    return maps.permute(0, 2, 3, 1).flatten(1)
 
 
 def channels_last(image: Tensor) -> Tensor:
@@ -257,49 +249,6 @@ def channels_last(image: Tensor) -> Tensor:
     if image.is_contiguous(memory_format=torch.channels_last):
         return image
     return torch.stack(image.unbind(1), -1).permute(0, 3, 1, 2)
-
-
-class Conv(nn.Conv2d):
-    """A convolution of feature maps, fast on the CPU also in bfloat16."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        is_short = x.dtype == torch.bfloat16 and x.device.type == "cpu"
-        if is_short and self.in_channels <= 16 and torch.is_grad_enabled():
-            parameters = self.weight, self.bias, self.stride, self.padding
-            output: Tensor = _ShortConv.apply(x, *parameters)  # type: ignore[no-untyped-call]
-            return output
-        return super().forward(x)
-
-
-class _ShortConv(torch.autograd.Function):
-    """On the CPU, in bfloat16 but for the gradient of the weights, which is computed in float32.
-
-    With 16 channels oneDNN takes longer for that gradient in bfloat16; with 32 it does not.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        stride: tuple[int, int],
-        padding: tuple[int, int],
-    ) -> Tensor:
-        short = weight.to(x.dtype)
-        ctx.save_for_backward(x, weight, short)
-        ctx.settings = [weight.shape[0]], stride, padding, (1, 1), False, (0, 0), 1
-        return F.conv2d(x, short, bias.to(x.dtype), stride, padding)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, short = ctx.saved_tensors
-        backward = torch.ops.aten.convolution_backward
-        x_gradient, _, _ = backward(gradient, x, short, *ctx.settings, (True, False, False))
-        _, weight_gradient, bias_gradient = backward(
-            gradient.float(), x.float(), weight, *ctx.settings, (False, True, True)
-        )
-        return x_gradient, weight_gradient, bias_gradient, None, None
 
 
 class PixelConv(nn.Conv2d):
@@ -322,67 +271,3 @@ class PixelConv(nn.Conv2d):
         x = image.to(dtype, memory_format=memory_format)
         output = F.conv2d(x, weight, self.bias, self.stride, self.padding)
         return output.contiguous(memory_format=torch.channels_last)
-
-
-# With AVX-512 oneDNN's convolution is up to twice as fast as MKL's product, on AMD above all.
-# With AVX2 alone it takes three to eight times as long.
-_CONVOLVES_MAPS = torch.backends.cpu.get_cpu_capability() == "AVX512"
-
-
-class MapLinear(nn.Linear):
-    """A fully connected layer over a feature map ``[N, C, H, W]`` in channels-last format."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.device.type != "cpu" or not _CONVOLVES_MAPS:
-            return super().forward(x.permute(0, 2, 3, 1).flatten(1))  # [N, H * W * C]
-        is_short = torch.is_autocast_enabled("cpu") or x.dtype != self.weight.dtype
-        if torch.is_grad_enabled() and not is_short:
-            output: Tensor = _MapProduct.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
-        else:
-            output = F.conv2d(x, _as_kernel(self.weight, x), self.bias)
-        return output.flatten(1)
-
-
-def _as_kernel(weight: Tensor, x: Tensor) -> Tensor:
-    """``weight`` ``[n, H * W * C]`` as kernels as large as the map ``x``, ``[n, C, H, W]``."""
-    _, channels, height, width = x.shape
-    return weight.view(-1, height, width, channels).permute(0, 3, 1, 2)
-
-
-class _MapProduct(torch.autograd.Function):
-    """A fully connected layer on the CPU, as a convolution with kernels as large as the map.
-
-    For the gradient of the weights it would change their memory format twice, which takes a fifth
-    of an update with 20 samples and a twentieth with 80: that one is a product.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return F.conv2d(x, _as_kernel(weight, x), bias)  # [N, n, 1, 1]
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return product_gradients(gradient.flatten(1), *ctx.saved_tensors)
-
-
-def product_gradients(gradient: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of the input ``x`` of a `MapLinear` on the CPU, its ``weight`` and its bias.
-
-    ``gradient``: of its output, ``[N, n]``.
-    """
-    flat = x.permute(0, 2, 3, 1).flatten(1)  # [N, H * W * C]
-    if _CONVOLVES_MAPS:
-        x_gradient, _, _ = torch.ops.aten.convolution_backward(
-            gradient[:, :, None, None],
-            x,
-            _as_kernel(weight, x),
-            [len(weight)],
-            *((1, 1), (0, 0), (1, 1), False, (0, 0), 1),  # stride 1, no padding, one group
-            (True, False, False),
-        )
-    else:
-        _, channels, height, width = x.shape
-        product = gradient @ weight
-        x_gradient = product.view(-1, height, width, channels).permute(0, 3, 1, 2)
-    return x_gradient, gradient.t() @ flat, gradient.sum(0)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from accel_rl.models.image import MINATAR_NET, NATURE_NET, ImageSpec, MapLinear, make_convs
+from accel_rl.models.image import MINATAR_NET, NATURE_NET, ImageSpec, flattened, make_convs
 from accel_rl.models.mlp import linear
 from accel_rl.models.q_value import QModel
 
@@ -71,7 +71,7 @@ class NormalizedImageTrunk(NormalizedTrunk):
             so_far = replace(spec, convs=spec.convs[:number])
             norms.append(_MapNorm((*so_far.feature_shape(*observation_shape[1:]), conv.channels)))
         self.conv_norms = nn.Sequential(*norms)
-        self.hidden = MapLinear(map_size, spec.hidden)
+        self.hidden = nn.Linear(map_size, spec.hidden)
         spec.hidden_init(self.hidden.weight)
         nn.init.zeros_(self.hidden.bias)
         self.norm = nn.LayerNorm(spec.hidden)
@@ -82,7 +82,7 @@ class NormalizedImageTrunk(NormalizedTrunk):
         x = observation
         for conv, norm in zip(self.convs, self.conv_norms, strict=True):
             x = F.relu_(norm(conv(x)))
-        return F.relu_(self.norm(self.hidden(x)))
+        return F.relu_(self.norm(self.hidden(flattened(x))))
 
 
 class NormalizedMLPTrunk(NormalizedTrunk):

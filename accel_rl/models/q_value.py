@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from accel_rl.models.image import ImageSpec, MapLinear, feature_maps, make_convs
+from accel_rl.models.image import ImageSpec, flat_maps, make_convs
 from accel_rl.models.initialization import normc_
 from accel_rl.models.mlp import make_layers
 
@@ -56,7 +56,7 @@ class ImageQNetwork(QModel):
 
     def forward(self, observation: Tensor) -> Tensor:
         """``observation``: ``[N, C, H, W]`` uint8."""
-        x = feature_maps(self.convs, observation)[-1]
+        x = flat_maps(self.convs, observation)
         return through_streams(x, self.advantage, self.value, self._output_shape)
 
 
@@ -83,11 +83,11 @@ class MLPQNetwork(QModel):
 
 
 class ImageStream(nn.Module):
-    """A hidden layer over a feature map, and an output layer; initial weights as in the paper."""
+    """A hidden and an output layer over features; initial weights as in the paper."""
 
-    def __init__(self, spec: ImageSpec, map_size: int, num_outputs: int) -> None:
+    def __init__(self, spec: ImageSpec, num_inputs: int, num_outputs: int) -> None:
         super().__init__()
-        self.hidden = MapLinear(map_size, spec.hidden)
+        self.hidden = nn.Linear(num_inputs, spec.hidden)
         self.output = nn.Linear(spec.hidden, num_outputs)
         spec.hidden_init(self.hidden.weight)
         normc_(self.output.weight, norm=0.01)
@@ -95,9 +95,7 @@ class ImageStream(nn.Module):
         nn.init.zeros_(self.output.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x``: ``[N, C, H, W]``, or ``[N, C]``; returns ``[N, num_outputs]``."""
-        if x.ndim == 2:
-            x = x[:, :, None, None]
+        """Return ``[N, num_outputs]`` of ``x``, ``[N, num_inputs]``."""
         output: Tensor = self.output(F.relu_(self.hidden(x)))
         return output
 

@@ -13,7 +13,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from accel_rl.models.image import ImageSpec, feature_maps, make_convs
+from accel_rl.models.image import ImageSpec, flat_maps, make_convs
 from accel_rl.models.memory import (
     PLAIN_LSTM,
     MemorySpec,
@@ -139,8 +139,7 @@ class _Convolutions(nn.Module):
 
     def forward(self, observation: Tensor) -> Tensor:
         """``observation``: ``[N, C, H, W]`` uint8."""
-        maps = feature_maps(self.convs, observation)[-1]
-        return maps.permute(0, 2, 3, 1).flatten(1)  # a view, as they are channels last
+        return flat_maps(self.convs, observation)
 
 
 class _Flat(nn.Module):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from accel_rl.models.image import Conv, ConvSpec, ImageSpec, PixelConv
+from accel_rl.models.image import ConvSpec, ImageSpec, PixelConv
 from accel_rl.models.initialization import truncated_
 
 _NUM_BLOCKS = 2  # in a stage
@@ -18,8 +17,6 @@ _SMALLEST = 8  # rows and columns of which three stages leave one each
 @dataclass(frozen=True, kw_only=True)
 class ResidualSpec(ImageSpec):
     """Stages of convolutions of 3 x 3, each with half the rows and columns of the one before."""
-
-    is_recalled: ClassVar[bool] = False
 
     stages: tuple[int, ...]
     """channels of each"""
@@ -33,7 +30,7 @@ class ResidualSpec(ImageSpec):
         """Return one layer, all stages: a ReLU comes after the last and between none."""
         stages = []
         for number, out in enumerate(self.stages):
-            kind: type[nn.Conv2d] = Conv if number else PixelConv
+            kind = nn.Conv2d if number else PixelConv
             stages.append(_Stage(kind(channels, *_same(out)), out))
             channels = out
         return nn.Sequential(nn.Sequential(*stages))
@@ -82,8 +79,8 @@ class _Block(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.first = Conv(channels, *_same(channels))
-        self.second = Conv(channels, *_same(channels))
+        self.first = nn.Conv2d(channels, *_same(channels))
+        self.second = nn.Conv2d(channels, *_same(channels))
 
     def forward(self, x: Tensor) -> Tensor:
         """``x``: ``[N, C, H, W]``, as the output."""

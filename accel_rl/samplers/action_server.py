@@ -18,20 +18,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accel_rl.agents import (
-    Activations,
     AnyAgent,
     AnyRecurrentAgent,
     HostFlags,
     LogProbs,
     Normalizer,
-    PolicyAgent,
     RecurrentStates,
     RolloutTensors,
-    is_softmax,
 )
 from accel_rl.capture import EAGER
 from accel_rl.graphs import Graphs, without_inference_mode
-from accel_rl.models.image import ImageNetwork
 from accel_rl.rollout import Rollout, RolloutSpec, carve, layout_bytes
 from accel_rl.samplers.acting_graphs import MOST_ROW_GRAPHS, ActingGraphs
 from accel_rl.samplers.base import PolicyInput
@@ -39,7 +35,6 @@ from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.spaces import Leaf, as_bytes, tensor_views
 from accel_rl.system.registration import register, unregister
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _SMALL_FIELDS = ("action", "reward", "terminated", "truncated", "valid")
 
 
@@ -49,10 +44,9 @@ class ActionServer:
         sampler.collect(server)
         metrics = learner.update(server.finish(), progress)
 
-    It uses the agent's parameters at the time of each call. In bfloat16 it uses the parameters at
-    the start of each rollout. It keeps the recurrent state of each environment if the agent has
-    one. Close it before the sampler, or use it in ``with`` inside the sampler's ``with``: on a GPU
-    it registers the sampler's memory.
+    It uses the agent's parameters at the time of each call, and keeps the recurrent state of each
+    environment if the agent has one. Close it before the sampler, or use it in ``with`` inside the
+    sampler's ``with``: on a GPU it registers the sampler's memory.
 
     Args:
         agent: the agent that chooses actions.
@@ -60,15 +54,9 @@ class ActionServer:
         device: device of the agent's network and of the returned tensors.
         keeps_rollout: True: tensors that `finish` returns stay valid until the next `finish`.
             False: on the CPU, until the next ``collect``.
-        kept_layers: number of layers before the heads whose activations `finish` also returns,
-            so that a learner with unchanged parameters need not compute them again. CPU and
-            `ImageNetwork` only. PPO needs 1, A2C all.
-        precision: ``float32``, or with ``kept_layers`` ``bfloat16``.
 
     Raises:
         RuntimeError: the shared memory cannot be registered with the CUDA driver.
-        ValueError: ``kept_layers`` does not fit the agent, is given with ``keeps_rollout``, or is
-            out of range; or ``precision`` is not supported.
     """
 
     def __init__(
@@ -78,13 +66,7 @@ class ActionServer:
         device: torch.device,
         *,
         keeps_rollout: bool = False,
-        kept_layers: int = 0,
-        precision: str = "float32",
     ) -> None:
-        if precision not in _DTYPES or (precision != "float32" and not kept_layers):
-            raise ValueError(
-                f"precision is {precision!r}; it must be float32, or with kept_layers bfloat16"
-            )
         self._agent = agent
         self._normalizer: Normalizer | None = None  # of the rollout that is collected
         self._states: RecurrentStates | None = None
@@ -96,26 +78,10 @@ class ActionServer:
         self._left: dict[str, Callable[[], Any]] = {}
         T, B = sampler.rollout.action.shape[:2]
         self._log_probs: LogProbs | None = None
-        if getattr(agent, "tells_log_prob", False) and not kept_layers:
+        if getattr(agent, "tells_log_prob", False):
             self._log_probs = LogProbs(T, B, device, keeps_rollout=keeps_rollout)
             self._left["log_prob"] = self._log_probs.finish
-        if kept_layers:
-            model = _network_to_keep(agent, device)
-            if model is None or not model.num_layers or keeps_rollout:
-                raise ValueError(
-                    f"kept_layers={kept_layers} needs an agent on the CPU that draws its actions "
-                    f"from a network for images, of plain convolutions, and no keeps_rollout; "
-                    f"leave it out"
-                )
-            if not 1 <= kept_layers <= model.num_layers:
-                raise ValueError(
-                    f"kept_layers is {kept_layers}; it must be from 1 to {model.num_layers}, the "
-                    f"layers of this network before its heads, or 0"
-                )
-            kept = Activations(model, T, B, kept_layers, _DTYPES[precision])
-            self._act = lambda seen, uniform, step, _: kept.act(seen, uniform, step.t, step.columns)
-            self._left["activations"] = kept.finish
-        elif isinstance(agent, AnyRecurrentAgent):
+        if isinstance(agent, AnyRecurrentAgent):
             tells = self._log_probs is not None
             self._states = RecurrentStates(
                 agent, T, B, device, keeps_rollout=keeps_rollout, tells_log_prob=tells
@@ -482,16 +448,6 @@ class _SmallFields:
         self._kept.append(self._kept.pop(0))
         own.copy_(self._pinned, non_blocking=True)
         return views
-
-
-def _network_to_keep(agent: AnyAgent, device: torch.device) -> ImageNetwork | None:
-    """Not one of a subclass, which may compute something else."""
-    if type(agent) is not PolicyAgent or agent.is_greedy or device.type != "cpu":
-        return None
-    if not is_softmax(agent):
-        return None
-    model = agent.model
-    return model if type(model) is ImageNetwork else None
 
 
 def _raw(array: NDArray[Any]) -> Tensor:

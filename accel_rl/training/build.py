@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from accel_rl.agents import AnyAgent, is_softmax
+from accel_rl.agents import AnyAgent
 from accel_rl.algos import Network, Task
 from accel_rl.algos.learner import check_learner
 from accel_rl.capture import EAGER, Capture
@@ -21,7 +21,6 @@ from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec
 from accel_rl.envs.batched import numbered
 from accel_rl.envs.make import probe_observations
-from accel_rl.models.image import ImageNetwork
 from accel_rl.models.make import fits_images
 from accel_rl.parallel import (
     Adam,
@@ -109,7 +108,7 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
             overlapped = Overlapped(sampler, agent, learner, exchange, is_small=is_small)
             experience, server = overlapped, overlapped.server
         else:
-            server = make_action_server(config, agent, sampler, device)
+            server = ActionServer(agent, sampler, device)
             if isinstance(exchange, StoreExchange) and config.parallel.pull_steps is not None:
                 steps, newest = config.parallel.pull_steps, config.learner.uses_ratios
                 server = PullingServer(server, exchange, learner, steps, learns_newest=newest)
@@ -208,33 +207,6 @@ def sampler_share(config: TrainConfig, ranks: Ranks) -> SamplerConfig:
         return config.sampler
     num_envs = config.sampler.num_envs // ranks.size
     return dataclasses.replace(config.sampler, num_envs=num_envs)
-
-
-def make_action_server(
-    config: TrainConfig, agent: AnyAgent, sampler: RolloutSampler, device: torch.device
-) -> ActionServer:
-    """What acts for ``sampler`` and gives the learner its rollouts."""
-    kept_layers = _kept_layers(config, agent, device)
-    is_short = bool(kept_layers) and config.learner.precision == "bfloat16"
-    precision = "bfloat16" if is_short else "float32"
-    return ActionServer(agent, sampler, device, kept_layers=kept_layers, precision=precision)
-
-
-def _kept_layers(config: TrainConfig, agent: AnyAgent, device: torch.device) -> int:
-    """How many layers' activations to learn from that acting, with the same parameters, has made.
-
-    None on a GPU, where this has not been measured.
-    """
-    if config.overlap or config.parallel.pull_steps is not None:
-        return 0  # others than those that learn act
-    if ":" in config.model:
-        return 0  # its layers may be other ones
-    if device.type != "cpu" or agent.capture is not EAGER:
-        return 0
-    if not isinstance(agent.model, ImageNetwork) or not is_softmax(agent):
-        return 0
-    num_layers = agent.model.num_layers
-    return min(num_layers, config.learner.kept_layers(num_layers))
 
 
 def make_sampler(

@@ -36,9 +36,10 @@ from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
 from accel_rl.graphs import Graphs
 from accel_rl.parallel import Ranks, Team
+from accel_rl.samplers import ActionServer
 from accel_rl.samplers.base import PolicyInput
 from accel_rl.samplers.sampler import RolloutSampler
-from accel_rl.training.build import agent_of, make_action_server, make_exchange, make_sampler
+from accel_rl.training.build import agent_of, make_exchange, make_sampler
 from accel_rl.training.overlap import Overlapped
 from accel_rl.training.rollouts import InTurns
 from accel_rl.training.torch_setup import gpu_arithmetic, quick_switches, tune_malloc
@@ -195,9 +196,7 @@ class First:
         with contextlib.ExitStack() as stack:
             stack.enter_context(gpu_arithmetic(config, self._device))
             if way == "acting":
-                server = stack.enter_context(
-                    make_action_server(config, agent, sampler, self._device)
-                )
+                server = stack.enter_context(ActionServer(agent, sampler, self._device))
 
                 def collect() -> None:
                     sampler.collect(server)
@@ -215,9 +214,7 @@ class First:
                 stack.callback(experience.server.close)
                 stack.callback(experience._thread.shutdown)  # close() would end simulators, too
             else:
-                server = stack.enter_context(
-                    make_action_server(config, agent, sampler, self._device)
-                )
+                server = stack.enter_context(ActionServer(agent, sampler, self._device))
                 experience = InTurns(sampler, server, learner, 1)
             row = _Learning(self._options.seconds, sampler, experience, exchange).measure()
             self._wait()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from accel_rl.agents import Activations, PolicyAgent, RecurrentAgent, RolloutTensors
+from accel_rl.agents import PolicyAgent, RecurrentAgent, RolloutTensors
 from accel_rl.algos import A2C, PPO, A2CConfig, PPOConfig
 from accel_rl.models import (
     PolicyValue,
@@ -149,30 +149,6 @@ def test_updates_in_bfloat16_are_near_those_in_float32(kind: str, is_recurrent: 
         assert short["value_loss"].item() == pytest.approx(plain["value_loss"].item(), rel=0.1)
 
 
-@pytest.mark.parametrize("kind", ["a2c", "ppo"])
-def test_updates_from_activations_are_those_without(kind: str) -> None:
-    """What acting has left of a network for images."""
-    found = []
-    for keeps in (False, True):
-        torch.manual_seed(0)
-        agent: Any = PolicyAgent(make_model("a3c", (2, 40, 44), np.dtype(np.uint8), A))
-        learner, flat = make_learner(kind, agent)
-        for batch in batches(2, shape=(2, 40, 44)):
-            seen: Any = batch.observation
-            if keeps:
-                rows = seen["observation"][:T].flatten(0, 1)
-                with torch.no_grad():
-                    activations = agent.model.activations(rows)
-                num = learner.config.kept_layers(agent.model.num_layers)
-                batch = batch._replace(activations=activations[-num:])
-            metrics = learner.update(batch, 0.0)
-        found.append((metrics, flat.parameter))
-    torch.testing.assert_close(
-        *(map_leaves(torch.clone, m) for m, _ in found), rtol=1e-3, atol=1e-4
-    )
-    torch.testing.assert_close(*(p for _, p in found), rtol=1e-3, atol=1e-4)
-
-
 def test_recurrent_agent_draws_what_its_masked_softmax_says() -> None:
     """`evaluate` is the distribution that `act` draws from, and the best of it is greedy."""
     agent, _ = agents(is_recurrent=True)
@@ -215,17 +191,3 @@ def test_recurrent_agent_takes_no_forbidden_action_where_sums_are_rounded() -> N
     state = torch.randn(1_000, agent.model.state_size)
     action, _ = agent.act(observation, largest_uniforms(1_000), state)
     assert mask.gather(1, action.unsqueeze(1)).all()
-
-
-def test_acting_that_keeps_activations_obeys_masks() -> None:
-    model = make_model("a3c", (2, 40, 44), np.dtype(np.uint8), A)
-    acting = Activations(model, horizon=1, num_envs=200, num_layers=1)  # type: ignore[arg-type]
-    (batch,) = batches(1, shape=(2, 40, 44))
-    rows: Any = map_leaves(lambda leaf: leaf[0, :1].expand(200, *leaf.shape[2:]), batch.observation)
-    mask = (torch.rand(200, A) < 0.5).to(torch.int8)
-    mask[:, 1], mask[:, -1] = 1, 0
-    rows["action_mask"] = mask
-    for uniform in (torch.rand(200, dtype=torch.float64), largest_uniforms(200)):
-        action = acting.act(rows, uniform, 0, slice(0, 200))
-        assert mask.gather(1, action.unsqueeze(1)).all()
-        assert torch.equal(action, PolicyAgent(model).act(rows, uniform, slice(0, 200)))

@@ -17,7 +17,6 @@ from accel_rl.models.image import (
     NATURE_NET,
     ImageNetwork,
     ImageSpec,
-    MapLinear,
 )
 from accel_rl.models.initialization import normc_
 from accel_rl.models.layer_norm import NormalizedImageTrunk, NormalizedMLPTrunk, NormalizedQNetwork
@@ -236,32 +235,6 @@ def test_mlp_takes_scalar_observations() -> None:
     states = torch.arange(3)
     assert make_model("auto", (), np.dtype(np.int64), 2)(states).logits.shape == (3, 2)
     assert make_q_model("auto", (), np.dtype(np.int64), 2)(states).shape == (3, 2, 1)
-
-
-@pytest.mark.parametrize(
-    ("N", "is_channels_last", "convolves"),
-    [(1, False, True), (3, True, False), (1, True, True), (3, False, False)],
-)
-def test_gradient_of_the_layer_over_maps_is_numerical_one(
-    N: int, is_channels_last: bool, convolves: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("accel_rl.models.image._CONVOLVES_MAPS", convolves)
-    torch.manual_seed(0)
-    layer = MapLinear(2 * 3 * 4, 5).double()
-    x = torch.randn(N, 4, 2, 3, dtype=torch.float64)
-    if is_channels_last:
-        x = x.contiguous(memory_format=torch.channels_last)
-
-    def twice(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        parameters = {"weight": weight, "bias": bias}
-        first = torch.func.functional_call(layer, parameters, x)
-        return first + torch.func.functional_call(layer, parameters, x.square())
-
-    inputs = [x.requires_grad_(), *layer.parameters()]
-    assert torch.autograd.gradcheck(twice, inputs)
-    flat = x.detach().permute(0, 2, 3, 1).flatten(1)
-    expected = flat @ layer.weight.T + layer.bias
-    torch.testing.assert_close(layer(x.detach()), expected)
 
 
 def plain_pqn_layers(model: NormalizedQNetwork) -> torch.nn.Module:

@@ -1,7 +1,6 @@
 """IMPALA's residual network: against a plain twin, its size, and where it may be used."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,13 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from accel_rl.agents import PolicyAgent
-from accel_rl.envs import make_env_factory
 from accel_rl.models import Sequences, make_model, make_q_model, make_recurrent_model
 from accel_rl.models.image import ImageNetwork
 from accel_rl.models.make import make_recurrent_q_model
 from accel_rl.models.residual import IMPALA_NET
-from accel_rl.samplers import ActionServer, SamplerConfig, SerialSampler
 
 pytestmark = pytest.mark.numeric
 
@@ -152,13 +148,3 @@ def test_it_has_an_lstm_and_learns_values_of_actions() -> None:
             assert q_value.shape == (2, 3, num_atoms)
             q_value.square().sum().backward()
             assert all(p.grad is not None for p in network.parameters())
-
-
-def test_it_says_that_acting_leaves_none_of_its_layers() -> None:
-    model = make_model("impala", (4, 84, 84), UINT8, num_actions=6)
-    assert isinstance(model, ImageNetwork) and model.num_layers == 0
-    options = SamplerConfig(num_envs=2, horizon=2)
-    sampler: Any = SerialSampler(make_env_factory("catch"), config=options)
-    for kept_layers in (1, 16):
-        with pytest.raises(ValueError, match=r"kept_layers=.* of plain convolutions"):
-            ActionServer(PolicyAgent(model), sampler, torch.device("cpu"), kept_layers=kept_layers)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from recurrent_play import plain_steps
 from torch import Tensor
 
 from accel_rl.models import Sequences, make_model, make_recurrent_model
@@ -75,21 +74,6 @@ def test_lstm_of_parts_goes_on_from_the_state_of_the_one_before() -> None:
         part, state = lstm(x[t * B : (t + 1) * B], state, begins[t : t + 1])
         torch.testing.assert_close(part, whole[t * B : (t + 1) * B])
     torch.testing.assert_close(state, after)
-
-
-def test_gradient_is_that_of_autograd() -> None:
-    lstm, (x, state, begins) = make_lstm(), make_case()
-    weight = torch.randn(T * B, F, generator=torch.Generator().manual_seed(2))
-    found = []
-    for outputs_of in (lambda *case: lstm(*case)[0], lambda *case: plain_steps(lstm, *case)):
-        lstm.zero_grad()
-        x = x.detach().requires_grad_()
-        (outputs_of(x, state, begins).square() * weight).sum().backward()
-        found.append([x.grad, *(parameter.grad for parameter in lstm.parameters())])
-    for own, expected in zip(*found, strict=True):
-        assert expected is not None
-        assert expected.abs().max() > 0.1
-        torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_nothing_before_an_episode_has_a_gradient_from_it() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from accel_rl.envs.base import EnvFactory, Environment, close_all
 from accel_rl.envs.batched import Simulators
 from accel_rl.envs.reach import Answer, Request
-from accel_rl.rollout import Rollout, RolloutSpec, truncate_running
+from accel_rl.rollout import Rollout, RolloutSpec
 from accel_rl.samplers.base import (
     SamplerConfig,
     SamplerError,
@@ -198,7 +198,6 @@ class LocalPool:
         self._states: EnvStates = {}
         self._request: Request | None = None
         self._answers: dict[int, Answer] = {}
-        self._interrupted: set[int] = set()  # groups whose work Ctrl-C has cut short
         self._pid = os.getpid()
         try:
             for columns in self.columns:
@@ -260,23 +259,17 @@ class LocalPool:
         for group in ready:
             try:
                 self._carry_out(group, *self._orders[group])
-            except KeyboardInterrupt:
-                self._interrupted.add(group)
-                raise
-            except BaseException:
+                del self._orders[group]
+            except BaseException:  # Ctrl-C, too, within a step of which nobody knows the rest
                 with suppress(*FAILURES):
                     self.close()
                 raise
-            del self._orders[group]
         self.busy_seconds += perf_counter() - began
         return ready
 
     def _carry_out(self, group: int, command: int, row: int) -> None:
         block = self._blocks[group]
-        if group in self._interrupted:
-            self._restart(group, command, row)
-            self._interrupted.remove(group)
-        elif command == STEP:
+        if command == STEP:
             block.step(row)
         elif command == GET_STATE:
             self._states |= block.get_states()
@@ -285,24 +278,6 @@ class LocalPool:
             self._answers |= block.call(self._request)
         elif command:
             block.reset()
-
-    def _restart(self, group: int, command: int, row: int) -> None:
-        """Begin new episodes in a group within whose work Ctrl-C came."""
-        block, columns = self._blocks[group], self.columns[group]
-        rollout, carry = self.arrays.rollout, self.arrays.carry
-        waits = self._config.reset_policy == "wait"
-        if command == STEP:
-            own = range(columns.start, columns.stop)
-            cut_off = truncate_running(rollout, own, row, is_done=False, waits=waits)
-            self.lost |= {(row, b) for b in cut_off}
-            if waits:
-                block.wait_for_reset()
-            else:
-                block.restart(row + 1)
-        else:
-            self.replaced += range(columns.start, columns.stop)
-            carry.is_fresh[columns] = False
-            block.restart(len(rollout.action))
 
     def get_states(self) -> EnvStates:
         for command in (None, GET_STATE):

@@ -142,7 +142,7 @@ class RolloutSampler:
         If the policy raises, or at Ctrl-C, the steps of this rollout are dropped, and the next
         rollout continues where the environments are. An error of an environment or a worker closes
         the sampler. So does Ctrl-C in the few moments in which the sampler is between two states,
-        and a second Ctrl-C.
+        a second Ctrl-C, and in a `SerialSampler` Ctrl-C within a step of an environment.
 
         Args:
             policy: function from a `PolicyInput` to actions, called once for each group and step.

@@ -98,10 +98,9 @@ class TrainConfig:
     gpus: int | None = option(None, "engine", common=True)
     """Number of GPUs of this machine to use.
     Each gets a learner if learners is not given. none: one GPU if there is one. 0: no GPU."""
-    learners: int | Literal["auto"] = option("auto", "course", common=True)
+    learners: int | None = option(None, "course", common=True)
     """Number of processes that learn together, each with its own simulators.
-    auto: as many as gpus. Without GPUs, auto starts one on each core, with serial=true, if that was
-    measured to be faster, else one. Learners share GPUs if there are fewer GPUs."""
+    none: as many as gpus, or one. Learners share GPUs if there are fewer GPUs."""
     serial: bool = option(False, "engine", common=True)
     """Step all environments in this process, without workers. This works on every system."""
     cpus: tuple[int, ...] = option((), "engine", idle=_cpus_are_idle)
@@ -190,8 +189,8 @@ class TrainConfig:
             )
         if self.gpus is not None and self.gpus < 0:
             raise ValueError(f"gpus is {self.gpus}; it must be at least 0")
-        if self.learners != "auto" and self.learners < 1:
-            raise ValueError(f"learners is {self.learners}; it must be at least 1, or auto")
+        if self.learners is not None and self.learners < 1:
+            raise ValueError(f"learners is {self.learners}; it must be at least 1")
         if self.gpus is not None and self.device not in ("auto", "cuda" if self.gpus else "cpu"):
             raise ValueError(f"gpus={self.gpus} contradicts device={self.device}; leave out one")
         self._check_ways_of_running()
@@ -231,8 +230,8 @@ class TrainConfig:
 
     @property
     def num_learners(self) -> int:
-        """Learners in all. ``learners=auto`` counts as what it is without `choose_learners`."""
-        return self.learners if self.learners != "auto" else self.gpus or 1
+        """Number of learners of the run."""
+        return self.learners or self.gpus or 1
 
     @property
     def memory(self) -> str:

@@ -65,7 +65,6 @@ class A2CConfig(ActorCriticConfig):
 
     learns_sequences: ClassVar[bool] = True
     learns_all_spaces: ClassVar[bool] = True
-    faster_divided: ClassVar[bool] = True
 
     lr: float | None = option(None, common=True)
     """Learning rate, for any num_envs. none: lr_base * sqrt(num_envs / 16)."""

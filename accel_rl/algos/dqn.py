@@ -91,7 +91,6 @@ class DQNConfig(ReplayConfig):
     # 0.03 and 0.13 were saved in two comparisons, benchmarks/results/training_gate_2cores.json.
     compiled: ClassVar = Compiled(seconds=83.0, share=0.08, per_million=8700.0)
     learns_sequences: ClassVar[bool] = True
-    batches = ReplayConfig.batches  # here, too, since a class says for itself that it divides
 
     lr: float = option(2.5e-4, common=True)
     """Learning rate."""

@@ -41,9 +41,6 @@ class LearnerConfig:
     compiled: ClassVar[Compiled | None] = None
     """Measured effect of compiling on a CPU, which capture=auto uses.
     None: not measured. Each class must state it itself; it is not inherited."""
-    faster_divided: ClassVar[bool] = False
-    """Whether one learner on each of two cores was measured to be faster than one learner with
-    workers, which learners=auto uses. Each class must state it itself; it is not inherited."""
 
     gamma: float = option(0.99, common=True)
     """Discount of one step."""
@@ -194,26 +191,10 @@ class LearnerConfig:
     def batches(self, sampler: SamplerOptions) -> dict[str, Batch]:
         """Return the batches that learners in step must be able to divide, by option.
 
-        A class with its own `batches` makes the same updates however many learners divide them.
-        ``learners=auto`` may choose several learners for such an algorithm.
-
         Args:
             sampler: the options of sampling.
         """
         return {"num_envs": Batch(sampler.num_envs)}
-
-    @classmethod
-    def divides(cls) -> bool:
-        """Return True if the class itself, not a base class, defines `batches`."""
-        return "batches" in vars(cls)
-
-    def nbytes(self, task: Task) -> int:
-        """Return the memory that a learner needs beside its network and rollouts, in bytes.
-
-        Args:
-            task: the part of the run that the learner has.
-        """
-        return 0
 
     def suggest_envs(self, num_envs: int, run: RunOptions, num_learners: int) -> str:
         """Return options with a number of environments that several learners can divide, as text.

@@ -50,8 +50,6 @@ class PPOConfig(ActorCriticConfig, MinibatchConfig):
 
     learns_sequences: ClassVar[bool] = True
     learns_all_spaces: ClassVar[bool] = True
-    faster_divided: ClassVar[bool] = True
-    batches = MinibatchConfig.batches  # here, too, since a class says for itself that it divides
 
     lr: float = option(1e-3, common=True)
     """Learning rate."""

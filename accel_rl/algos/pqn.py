@@ -52,7 +52,6 @@ class PQNConfig(MinibatchConfig):
     """
 
     learns_sequences: ClassVar[bool] = True
-    batches = MinibatchConfig.batches  # here, too, since a class says for itself that it divides
 
     lr: float = option(2.5e-4, common=True)
     """Learning rate."""

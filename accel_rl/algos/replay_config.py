@@ -84,10 +84,6 @@ class ReplayConfig(LearnerConfig):
         )
         return replace(whole, size=-(-whole.size // num_learners), num_envs=task.num_envs)
 
-    def nbytes(self, task: Task) -> int:
-        """Return the bytes of the replay."""
-        return self.replay_spec(task).nbytes
-
     def where_replay_lies(
         self, spec: ReplaySpec, device: torch.device, num_learners: int
     ) -> torch.device:

@@ -99,13 +99,6 @@ def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
     return dataclasses.replace(_vouched(config, given, path, is_own), trust=False)
 
 
-def given_options(arguments: Sequence[str]) -> set[str]:
-    """Return the names, without groups, of all options on the command line and in ``config``."""
-    given = split(arguments)
-    of_file = read_option_file(Path(given["config"])).options if "config" in given else {}
-    return {key.rpartition(".")[2] for key in {*given, *of_file}}
-
-
 def _vouched(
     config: TrainConfig, given: Mapping[str, str], path: Path, is_own: bool
 ) -> TrainConfig:
@@ -328,8 +321,6 @@ def _trusts(given: Mapping[str, str]) -> bool:
 def _resumed(given: dict[str, str]) -> SavedConfig:
     """The config of the run to go on with."""
     run_dir = given.pop("resume")
-    if given.get("learners") == "auto":
-        del given["learners"]  # a run keeps its number
     if not run_dir:
         raise ValueError("resume= names no run directory; name one, or leave it out")
     for key in ("algo", "run_dir"):

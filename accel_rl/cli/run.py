@@ -13,9 +13,8 @@ from typing import Any
 
 from rich.console import Console
 
-from accel_rl.cli.auto import choose_learners
 from accel_rl.cli.launcher import end_with_parent, launch
-from accel_rl.cli.parse import given_options, help_text, parse_arguments, wants_help
+from accel_rl.cli.parse import help_text, parse_arguments, wants_help
 from accel_rl.cli.plain_config import from_plain, to_plain
 from accel_rl.cli.plan import PLAN, describe_plan
 from accel_rl.config import TrainConfig
@@ -66,16 +65,14 @@ def run(arguments: Sequence[str]) -> int:
                 return _plan([each for each in arguments if each != PLAN], console, ranks)
         if ranks.size > 1:
             return _run_in_team(arguments, console, ranks)
-        config, choice = choose_learners(parse_arguments(arguments), given_options(arguments))
+        config = parse_arguments(arguments)
         check_learners(config, ranks)
         if config.num_learners > 1:
             _probe(config)
-            _say(choice, console)
             goes_on = config.parallel.on_learner_failure == "continue"
-            resolved = _with_learners(arguments, config) if choice else arguments
-            return launch(resolved, config.num_learners, goes_on=goes_on)
+            return launch(arguments, config.num_learners, goes_on=goes_on)
         tune_malloc()
-        return _report(train(config, console, Team(ranks), note=choice), console)
+        return _report(train(config, console, Team(ranks)), console)
     except Interrupted as interrupted:
         return _tell_interrupted(interrupted)
     except (ValueError, SamplerError, RunError, TeamError, ExitError) as error:
@@ -86,18 +83,6 @@ def run(arguments: Sequence[str]) -> int:
             raise
         tell_error(NO_MORE_PROCESSES)
         return 1
-
-
-def _with_learners(arguments: Sequence[str], config: TrainConfig) -> list[str]:
-    """``arguments`` with the number that was chosen for ``learners=auto``."""
-    chosen = [f"learners={config.learners}", *["serial=true"] * config.serial]
-    kept = [each for each in arguments if each.partition("=")[0] not in ("learners", "serial")]
-    return kept + chosen
-
-
-def _say(text: str, console: Console) -> None:
-    if text:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _probe(config: TrainConfig) -> None:
@@ -119,11 +104,11 @@ def _plan(arguments: Sequence[str], console: Console, ranks: Ranks) -> int:
     """Prints what a run would do here, and how fast."""
     if ranks.size > 1:
         raise ValueError(f"{PLAN} is for one process alone; give learners=N in place of torchrun")
-    config, choice = choose_learners(parse_arguments(arguments), given_options(arguments))
+    config = parse_arguments(arguments)
     check_learners(config, ranks)
     tune_malloc()
-    for text in (choice, *describe_plan(config)):
-        _say(text, console)
+    for text in describe_plan(config):
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
     return 0
 
 

@@ -42,11 +42,11 @@ def check_learners(config: TrainConfig, ranks: Ranks) -> None:
 
 def _check_against_launcher(config: TrainConfig, ranks: Ranks) -> None:
     advice = "leave it out, or start as many with torchrun --nproc-per-node"
-    if config.learners not in ("auto", ranks.size):
+    if config.learners not in (None, ranks.size):
         raise ValueError(
             f"learners={config.learners}, but the launcher has started {ranks.size}; {advice}"
         )
-    if config.learners == "auto" and config.gpus and config.gpus != ranks.local_size:
+    if config.learners is None and config.gpus and config.gpus != ranks.local_size:
         raise ValueError(
             f"gpus={config.gpus}, but the launcher has started {ranks.local_size} learners on "
             f"this machine; {advice}, or give learners={ranks.size} to share the GPUs"

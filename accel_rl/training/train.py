@@ -89,7 +89,6 @@ def train(
     team: Team = ALONE,
     *,
     on_row: OnRow | None = None,
-    note: str = "",
 ) -> TrainResult:
     """Train as a configuration says.
 
@@ -97,13 +96,11 @@ def train(
     generator on the CPU is restored afterwards; generators on GPUs are seeded again.
 
     Args:
-        config: the configuration. ``learners=auto`` means one learner, or one for each of ``gpus``;
-            only the command line starts more.
+        config: the configuration. Only the command line starts several learners.
         console: where to show progress; None: the terminal.
         team: the learners of which this process is one; only the first shows progress.
         on_row: called in this thread with each row of ``metrics.csv``. If it returns True, the run
             ends and saves. An exception fails the run.
-        note: text for the first lines of the output.
 
     Returns:
         The result of the run.
@@ -115,8 +112,6 @@ def train(
         Interrupted: the run was stopped before its first iteration.
         TeamError: another learner has ended.
     """
-    if config.learners == "auto":
-        config = dataclasses.replace(config, learners=config.num_learners)
     check_installed(config.tracker)
     place = run_place(config)
     with contextlib.ExitStack() as stack:
@@ -143,7 +138,7 @@ def train(
         with _explaining(run, run_dir, ProgressHandler(progress)) as failure, refusing_exit():
             run.open(run_dir, stop, run.make_rows(progress, on_row), saved)
             with contextlib.closing(run.records):
-                _begin_records(run, progress, saved, note)
+                _begin_records(run, progress, saved)
                 _start(run, progress, saved)
                 stop.hold()
                 run.records.begin(run.sampler.times)
@@ -222,13 +217,11 @@ def _saving(run: AnyRun, failure: _Failure) -> Iterator[None]:
         raise
 
 
-def _begin_records(
-    run: AnyRun, progress: Progress, saved: Mapping[str, Any] | None, note: str
-) -> None:
+def _begin_records(run: AnyRun, progress: Progress, saved: Mapping[str, Any] | None) -> None:
     """The resolved config in the run's directory, and the first lines that people read."""
     if run.team.ranks.is_first:
         write_config(run.config, run.run_dir / "config.yaml")
-        for text in (*first_lines(run, saved), *[note] * bool(note)):
+        for text in first_lines(run, saved):
             progress.say(text)
             _LOGGER.info("%s", text)
     _LOGGER.info("%s", describe_machine(run.device))

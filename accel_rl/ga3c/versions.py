@@ -22,10 +22,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from accel_rl.parallel.exchange import LASAGNE_EPS, State, clip_gradient_, load_state, make_state
+from accel_rl.parallel.exchange import (
+    LASAGNE_EPS,
+    Exchange,
+    State,
+    clip_gradient_,
+    load_state,
+    make_state,
+)
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.rules import Rule
-from accel_rl.parallel.running import Running
 
 
 class Versions:
@@ -108,7 +114,7 @@ class Versions:
             self._latest, self.num_updates = slot, number
 
 
-class VersionExchange:
+class VersionExchange(Exchange):
     """One thread's view of `Versions`: an `Exchange` for its learner, or what it acts with.
 
     ``parameters``: of a network of its own. ``version``: the number of the version they are;
@@ -117,7 +123,7 @@ class VersionExchange:
     not looked at where they are.
     """
 
-    num_sharing = 1
+    take_metrics: Callable[[], dict[str, float]]
 
     def __init__(
         self, parameters: FlatParameters, versions: Versions, *, copies: bool = False
@@ -126,7 +132,6 @@ class VersionExchange:
         self._copies = copies
         self._slot: int | None = None
         self.versions = versions
-        self.take_metrics: Callable[[], dict[str, float]] = dict
         self.made = 0
         self._take_over()
 
@@ -146,18 +151,6 @@ class VersionExchange:
         norm, self.made = self.versions.update(self.parameters.gradient, lr)
         self.pull()
         return norm
-
-    def sum(self, x: Tensor) -> Tensor:
-        """``x``: nobody shares in it."""
-        return x
-
-    def maximum(self, x: Tensor) -> Tensor:
-        """``x``: nobody shares in it."""
-        return x
-
-    def running(self, name: str, value: Tensor) -> Running:
-        """As `Exchange.running`: this thread's own."""
-        return Running(value)
 
     def state_dict(self) -> State:
         """As `Versions.state_dict`."""

@@ -30,6 +30,8 @@ with "num_updates", 0-d int64."""
 class Exchange(Protocol):
     """How the gradient of one learner changes its parameters, alone or together with others.
 
+    What a class that inherits from this does not define is as for one learner alone.
+
     Attributes:
         parameters: parameters and gradients of the learner's network, as flat tensors.
         num_sharing: number of learners whose gradients make up one update, this one included. Each
@@ -37,7 +39,7 @@ class Exchange(Protocol):
     """
 
     parameters: FlatParameters
-    num_sharing: int
+    num_sharing: int = 1
 
     @property
     def num_updates(self) -> int:
@@ -65,7 +67,7 @@ class Exchange(Protocol):
         Args:
             x: the tensor of this learner.
         """
-        ...
+        return x
 
     def maximum(self, x: Tensor) -> Tensor:
         """Return the element-wise maximum over the learners that share an update. All must call it.
@@ -73,9 +75,9 @@ class Exchange(Protocol):
         Args:
             x: the tensor of this learner.
         """
-        ...
+        return x
 
-    def running(self, name: str, value: Tensor) -> Running:
+    def running(self, name: str, value: Tensor, /) -> Running:
         """Return numbers that all learners of a parameter store share. All must call it, once.
 
         Learners in step have numbers of their own, which they change alike.
@@ -84,7 +86,7 @@ class Exchange(Protocol):
             name: name of the numbers.
             value: first value, ``[n]``.
         """
-        ...
+        return Running(value)
 
     def take_metrics(self) -> dict[str, float]:
         """Return metrics of the exchange since the last call, by name.
@@ -92,14 +94,14 @@ class Exchange(Protocol):
         The names are the same each time. A row of metrics has the smallest of all learners' numbers
         that end in ``_min``, the largest of those that end in ``_max``, and the mean of others.
         """
-        ...
+        return {}
 
     def state_dict(self) -> State: ...
 
     def load_state_dict(self, state: State) -> None: ...
 
 
-class Local:
+class Local(Exchange):
     """The exchange of a single learner: clip the gradient and apply the update rule.
 
     Args:
@@ -111,6 +113,8 @@ class Local:
         gradient_norm_eps: small number that is added to the norm when the gradient is scaled; 0 as
             in TensorFlow.
     """
+
+    num_updates: int = 0
 
     def __init__(
         self,
@@ -125,8 +129,6 @@ class Local:
         self._rule = rule
         self._rule_state = rule.make_state(parameters.parameter)
         self._clipping = max_gradient_norm, gradient_norm_eps
-        self.num_updates = 0
-        self.num_sharing = 1
         self._lr = math.nan
 
         def update_(
@@ -184,18 +186,6 @@ class Local:
         norm = clip_gradient_(flat.gradient, *self._clipping)
         self._rule.step_(flat.parameter, flat.gradient, self._rule_state, rate)
         return norm
-
-    def sum(self, x: Tensor) -> Tensor:
-        """Return ``x``, since there is no other learner."""
-        return x
-
-    def maximum(self, x: Tensor) -> Tensor:
-        """Return ``x``, since there is no other learner."""
-        return x
-
-    def running(self, name: str, value: Tensor) -> Running:
-        """Return numbers of this learner alone; see `Exchange.running`."""
-        return Running(value)
 
     def take_metrics(self) -> dict[str, float]:
         """Return ``learning_rate``, of the last update; NaN before the first one."""

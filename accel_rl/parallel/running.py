@@ -119,8 +119,3 @@ def share_running(team: Team, timeout_seconds: float, name: str, value: Tensor) 
         address = team.share(f"running {name}")
         store = ParameterStore.open(address, flat, _Nothing(), timeout_seconds)
     return SharedRunning(value, store, is_first=is_first)
-
-
-def own_running(name: str, value: Tensor) -> Running:
-    """Return numbers of one learner alone; ``name`` is for those that share them."""
-    return Running(value)

@@ -18,10 +18,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from accel_rl.parallel.exchange import LASAGNE_EPS, State, check_kinds, clip_gradient_
+from accel_rl.parallel.exchange import LASAGNE_EPS, Exchange, State, check_kinds, clip_gradient_
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.rules import Rule
-from accel_rl.parallel.running import Running, own_running
+from accel_rl.parallel.running import Running
 from accel_rl.parallel.store import Chunk, ParameterStore
 
 LEARNER_UPDATES = "learner_updates"
@@ -40,7 +40,7 @@ class Block(NamedTuple):
         return cls(whole, parameters, dict(zip(names, state, strict=True)))
 
 
-class StoreExchange:
+class StoreExchange(Exchange):
     """The exchange of asynchronous learners, which push their gradients into a parameter store.
 
     It starts with the store's parameters. Threads may share a store, and each needs an exchange and
@@ -61,6 +61,9 @@ class StoreExchange:
         running: see `Exchange.running`; numbers of this learner alone until it is set.
     """
 
+    num_updates: int = 0
+    running: Callable[[str, Tensor], Running]
+
     def __init__(
         self,
         parameters: FlatParameters,
@@ -71,9 +74,6 @@ class StoreExchange:
         gradient_norm_eps: float = LASAGNE_EPS,
     ) -> None:
         self.parameters = parameters
-        self.running: Callable[[str, Tensor], Running] = own_running
-        self.num_updates = 0
-        self.num_sharing = 1
         self._store = store
         self._rule = rule
         self._clipping = max_gradient_norm, gradient_norm_eps
@@ -104,14 +104,6 @@ class StoreExchange:
             )
             self._rule.step_(block.parameters, gradient, block.state, rate)
         return norm
-
-    def sum(self, x: Tensor) -> Tensor:
-        """Return ``x``, since no other learner shares the update."""
-        return x
-
-    def maximum(self, x: Tensor) -> Tensor:
-        """Return ``x``, since no other learner shares the update."""
-        return x
 
     def pull(self) -> None:
         """Take the store's newest parameters."""

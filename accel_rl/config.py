@@ -278,7 +278,7 @@ class TrainConfig:
         Raises:
             ValueError: there is none, or it cannot be made here.
         """
-        return probe_spec(self.env_factory, self.sampler.reset_timeout_seconds)
+        return probe_spec(self.env_factory)
 
     @property
     def title(self) -> str:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import copy
 import functools
 import importlib
 import logging
-import queue
 import re
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -41,9 +38,6 @@ ADAPTED = {
 _MAIN = ("__main__:", "__mp_main__:")
 """what is in that module goes to workers by value: they have another main module"""
 _NUM_PROBE_STEPS = 20
-_PROBE_SECONDS = 300.0
-_CLOSE_SECONDS = 5.0
-"""for the probe, which nothing needs any more, to close"""
 
 _LOGGER = logging.getLogger(__name__)
 _Found = TypeVar("_Found")
@@ -123,165 +117,83 @@ def make_from_callable(make: Callable[[], Any], info_keys: Sequence[str] = ()) -
     return _named(_name(make), _call, make, _name(make), info_keys)
 
 
-def probe_spec(factory: EnvFactory, timeout_seconds: float = _PROBE_SECONDS) -> EnvSpec:
+def probe_spec(factory: EnvFactory) -> EnvSpec:
     """Return the spec of a factory's environments. One is made in this process and closed.
 
     Args:
         factory: makes an `Environment`.
-        timeout_seconds: limit for making and closing it.
 
     Raises:
-        EnvError: the environment failed, or took longer than the limit.
+        EnvError: the environment failed.
     """
-    return probe(factory, lambda env: env.spec, timeout_seconds)
+    return probe(factory, lambda env: env.spec)
 
 
-def probe_observations(factory: EnvFactory, timeout_seconds: float = _PROBE_SECONDS) -> Array:
+def probe_observations(factory: EnvFactory) -> Array:
     """Return two observations, ``[2, ...]``, from an environment made and closed in this process.
 
     The first of an episode, and the first one in a few steps that differs from it, if one does.
 
     Args:
         factory: makes an `Environment`.
-        timeout_seconds: as in `probe`.
 
     Raises:
         EnvError: as in `probe`, or the first reset raises.
     """
-    return probe(factory, _look_at_observations, timeout_seconds)
+    return probe(factory, _look_at_observations)
 
 
-def probe(
-    factory: EnvFactory, look: Callable[[Environment], _Found], timeout_seconds: float
-) -> _Found:
+def probe(factory: EnvFactory, look: Callable[[Environment], _Found]) -> _Found:
     """Return what ``look`` finds in an environment that is made for it and closed afterwards.
 
-    All this happens in a thread of its own, because nothing else ends the wait for a constructor
-    that hangs in C. An environment that needs the main thread (for signal handlers, say) is made
-    in the calling thread instead, without a limit, and so is one that is made while a module is
-    being imported. If closing fails or hangs, there is a warning.
+    If closing fails, there is a warning.
 
     Args:
         factory: makes an `Environment`.
         look: called with the environment.
-        timeout_seconds: limit for making the environment and looking at it.
 
     Raises:
-        EnvError: the factory raises, takes longer than ``timeout_seconds``, or returns something
-            that is no `Environment`; or ``look`` raises it.
+        EnvError: the factory raises, or returns something that is no `Environment`; or ``look``
+            raises it.
     """
     if not callable(factory):
         raise EnvError(
             f"the factory is {factory!r}; it must be a function that makes an environment, as "
             f"accel_rl.envs.make_env_factory gives one for a name"
         )
-    job = _Probe(factory, look)
+    name = _name(factory)
     with taking_back([*all_settings(), directory()]):  # nobody needs any more what it changes
-        if _is_importing():
-            job.work()
-        else:
-            job.start()
-        found, error = job.wait(timeout_seconds)
-        if error is not None and "thread" in str(error):
-            job = _Probe(factory, look)
-            job.work()
-            found, error = job.wait(timeout_seconds)
-    if error is not None:
-        raise error
-    result: _Found = found
-    return result
-
-
-def _is_importing() -> bool:
-    """Whether this thread is in an import: others that import the same module wait for its end."""
-    frame = sys._getframe()
-    while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
-        frame = frame.f_back  # type: ignore[assignment]
-    return frame is not None
-
-
-class _Probe:
-    """An environment that one thread makes, looks at and closes while another one waits."""
-
-    def __init__(self, factory: EnvFactory, look: Callable[[Environment], Any]) -> None:
-        self._name = _name(factory)
-        self._factory = factory
-        self._look = look
-        self._doing = "its constructor"
-        self._found: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-        self._closed: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-        run = contextvars.copy_context().run
-        self._thread = threading.Thread(target=run, args=(self.work,), name="probe", daemon=True)
-
-    def start(self) -> None:
-        """Do the work in another thread, or in this one if the system allows no more threads."""
+        env = _make_checked(factory, name)
         try:
-            self._thread.start()
-        except RuntimeError:
-            self.work()
-
-    def work(self) -> None:
-        """Make the environment, look at it, close it. Raises nothing."""
-        env: Any = None
-        try:
-            env = self._make()
-            self._doing = "its first reset and steps"
             if learn := getattr(env, "learn_info_shapes", None):
                 learn()
-            self._found.put((self._look(env), None))
-        except BaseException as error:
-            self._found.put((None, error))
-        try:
-            if env is not None:
+            return look(env)
+        finally:
+            try:
                 env.close()
-        except BaseException as error:
-            self._closed.put(error)
-        else:
-            self._closed.put(None)
+            except EnvError as error:
+                warn_once(str(error))
+            except FAILURES as error:
+                warn_once(str(env_failure(name, "close", error)))
 
-    def wait(self, timeout_seconds: float) -> tuple[Any, BaseException | None]:
-        """Return what was found, and the error that `work` met."""
-        try:
-            found, error = self._found.get(timeout=min(timeout_seconds, threading.TIMEOUT_MAX))
-        except queue.Empty:
-            raise EnvError(
-                f"environment {self._name} has not finished {self._doing} within "
-                f"reset_timeout_seconds={timeout_seconds:g}; it hangs, or needs more time: raise "
-                f"reset_timeout_seconds"
-            ) from None
-        try:
-            failure = self._closed.get(timeout=_CLOSE_SECONDS)
-        except queue.Empty:
-            warn_once(
-                f"environment {self._name} has not closed within {_CLOSE_SECONDS:g} seconds; it "
-                f"was only looked at, and is left behind"
-            )
-        else:
-            if self._thread.ident is not None:
-                self._thread.join()  # it has nothing left to do
-            if failure is not None and not isinstance(failure, EnvError):
-                failure = env_failure(self._name, "close", failure)
-            if failure is not None:
-                warn_once(str(failure))
-        return found, error
 
-    def _make(self) -> Environment:
-        try:
-            env = call_factory(self._factory, 0)
-            if isinstance(env, Batched):
-                env = One(env.make(1))
-        except EnvError:
-            raise
-        except FAILURES as error:
-            raise env_failure(self._name, "its constructor", error) from error
-        if not isinstance(env, Environment):
-            close_quietly(env)
-            raise EnvError(
-                f"environment {self._name} is a {type(env).__name__}, which lacks methods of "
-                f"accel_rl.envs.Environment; a function that makes a gymnasium.Env becomes a "
-                f"factory by accel_rl.envs.make_env_factory(function)"
-            )
-        return env
+def _make_checked(factory: EnvFactory, name: str) -> Environment:
+    try:
+        env = call_factory(factory, 0)
+        if isinstance(env, Batched):
+            env = One(env.make(1))
+    except EnvError:
+        raise
+    except FAILURES as error:
+        raise env_failure(name, "its constructor", error) from error
+    if not isinstance(env, Environment):
+        close_quietly(env)
+        raise EnvError(
+            f"environment {name} is a {type(env).__name__}, which lacks methods of "
+            f"accel_rl.envs.Environment; a function that makes a gymnasium.Env becomes a "
+            f"factory by accel_rl.envs.make_env_factory(function)"
+        )
+    return env
 
 
 def _look_at_observations(env: Environment) -> Array:

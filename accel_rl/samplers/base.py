@@ -87,8 +87,8 @@ class SamplerConfig:
     Resets within the step count towards it. Reading the states for a checkpoint has the same
     limit."""
     reset_timeout_seconds: float = option(300.0, "engine")
-    """Limit in seconds for starting, for resets between rollouts, and for reading the spec of the
-    first environment. Random first steps count towards it."""
+    """Limit in seconds for starting, and for resets between rollouts. Random first steps count
+    towards it."""
 
     def rollout_spec(self, env: EnvSpec) -> RolloutSpec:
         """Return the shapes and dtypes of this sampler's rollouts.

@@ -102,7 +102,7 @@ def probe_spec_for(factory: EnvFactory, config: SamplerConfig) -> EnvSpec:
         EnvError: there is no such environment.
         ValueError: they are a batch that cannot be reset so.
     """
-    spec, own, rests = probe(factory, _look, config.reset_timeout_seconds)
+    spec, own, rests = probe(factory, _look)
     check_autoreset(spec.name, own, config.reset_policy, rests=rests)
     return spec
 

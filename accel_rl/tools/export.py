@@ -81,7 +81,7 @@ def export_run(run_dir: str | Path, options: ExportOptions) -> list[Path]:
     spec, agent = policy.env_spec, policy.agent
     graph = PolicyGraph(agent, spec.observation, spec.action)
     factory = make_env_factory(config.env, config.atari, config.info_keys)
-    observations = probe_observations(factory, config.sampler.reset_timeout_seconds)
+    observations = probe_observations(factory)
     examples = graph.examples(tensor_views(spec.observation, observations))
     onnx = _to_onnx(graph, examples, f"model={config.model}")
     description = {

@@ -133,7 +133,7 @@ def package_run(run_dir: str | Path, options: PackageOptions) -> Package:
 
 def _load(checkpoint: Path, config: TrainConfig) -> tuple[AnyAgent, int]:
     factory = make_env_factory(config.env, config.atari, config.info_keys)
-    spec = probe_spec(factory, config.sampler.reset_timeout_seconds)
+    spec = probe_spec(factory)
     return load_agent(checkpoint, config, spec, torch.device("cpu"))
 
 

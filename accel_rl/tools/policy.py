@@ -245,7 +245,7 @@ def load_policy(
     path = find_policy(Path(run_dir), checkpoint)
     where = pick_device(device)
     factory = make_env_factory(config.env, config.atari, config.info_keys)
-    spec = probe_spec(factory, config.sampler.reset_timeout_seconds)
+    spec = probe_spec(factory)
     agent, _ = load_agent(path, config, spec, where, greedy=greedy)
     return SavedPolicy(agent, spec, where, np.random.default_rng(seed))
 

@@ -154,7 +154,7 @@ def agent_of(
             model = own
     if ":" in model:
         factory = numbered(config.env_factory, env_index)
-        observations = probe_observations(factory, config.sampler.reset_timeout_seconds)
+        observations = probe_observations(factory)
     network = Network(
         model,
         spec,

@@ -44,10 +44,7 @@ class Kind(NamedTuple):
 
 
 def find_factory(
-    env: str | Callable[[], Any],
-    atari: AtariConfig | None,
-    info_keys: Sequence[str],
-    timeout_seconds: float,
+    env: str | Callable[[], Any], atari: AtariConfig | None, info_keys: Sequence[str]
 ) -> tuple[EnvFactory, Kind]:
     """A factory of what ``env`` names, and what its environments are like.
 
@@ -58,7 +55,7 @@ def find_factory(
     factory = make_env_factory(env, atari or AtariConfig(), info_keys)
     if atari is not None and not (isinstance(env, str) and is_atari_game(env)):
         raise ValueError(f"atari is given, and {env!r} is not an Atari game; leave atari out")
-    kind = probe(factory, _kind_of, timeout_seconds)
+    kind = probe(factory, _kind_of)
     _check_names(kind.spec.info_keys)
     if not isinstance(env, str) and not kind.is_gymnasium:
         return env, kind  # without an environment of Gymnasium's, workers need not load Gymnasium

@@ -164,7 +164,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             reset_timeout_seconds=reset_timeout_seconds,
         )
         self.plan = None if num_workers == 0 else plan_workers(config, cpus)
-        factory, kind = find_factory(env, atari, info_keys, reset_timeout_seconds)
+        factory, kind = find_factory(env, atari, info_keys)
         check_autoreset(kind.spec.name, kind.own_reset, mode.value)
         self._own_reset = kind.own_reset
         spec = config.rollout_spec(kind.spec)

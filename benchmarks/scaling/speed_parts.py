@@ -64,7 +64,7 @@ class PartsOfOne:
 
     def __init__(self, config: TrainConfig, num_learners: int) -> None:
         factory = config.env_factory
-        spec = probe_spec(factory, config.sampler.reset_timeout_seconds)
+        spec = probe_spec(factory)
         self._config = alone(config, num_learners, spec.frame_stack)
         self._num_learners = num_learners
         few = dataclasses.replace(

@@ -1,13 +1,8 @@
 """Names of environments: what each makes, that factories travel, and what unknown ones are told."""
 
 import dataclasses
-import importlib
 import pickle
-import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -315,111 +310,51 @@ class Troubled(Steps):
     """Notes whether it was closed; ``trouble``: what it does when it is looked at."""
 
     closed: list[str] = []  # noqa: RUF012  # of all together
-    gate = threading.Event()  # ends what hangs
 
     def __init__(self, trouble: str) -> None:
         super().__init__(fails_in="reset" if trouble == "fails in reset" else "")
         self.trouble = trouble
-        if trouble == "hangs in the constructor":
-            self.gate.wait(60)
-        if trouble == "handles signals":
-            signal.signal(signal.SIGUSR2, signal.getsignal(signal.SIGUSR2))
-
-    def reset(self, out: np.ndarray) -> None:
-        if self.trouble == "hangs in reset":
-            self.gate.wait(60)
-        super().reset(out)
 
     def close(self) -> None:
         self.closed.append(self.trouble)
-        if self.trouble == "hangs in close":
-            self.gate.wait(60)
         if self.trouble == "fails in close":
             del self.handle  # type: ignore[attr-defined]  # which the first reset makes
 
 
 @pytest.fixture
-def closed(monkeypatch) -> Iterator[list[str]]:
-    """What was closed. Whatever hangs ends with the test."""
+def closed(monkeypatch) -> list[str]:
+    """What was closed."""
     monkeypatch.setattr(Troubled, "closed", [])
-    monkeypatch.setattr(Troubled, "gate", threading.Event())
     warn_once.cache_clear()
-    yield Troubled.closed
-    Troubled.gate.set()
-    for thread in threading.enumerate():
-        if thread.name == "probe":
-            thread.join()
+    return Troubled.closed
 
 
-@pytest.mark.parametrize(
-    ("look", "trouble", "said"),
-    [
-        (probe_spec, "hangs in the constructor", "has not finished its constructor"),
-        (probe_observations, "hangs in the constructor", "has not finished its constructor"),
-        (probe_observations, "hangs in reset", "has not finished its first reset"),
-        (probe_observations, "fails in reset", "failed in its first reset: OSError: no level"),
-    ],
-)
-def test_environment_that_hangs_or_fails_when_it_is_looked_at_is_named(
-    look: Any, trouble: str, said: str, closed
-) -> None:
-    is_late, seconds = "hangs" in trouble, 0.2 if "hangs" in trouble else 60
-    limit = "reset_timeout_seconds=0.2;" * is_late
-    with pytest.raises(EnvError, match=words(f"environment {said} {limit}")):
-        look(partial(Troubled, trouble), timeout_seconds=seconds)
+def test_environment_that_fails_when_it_is_looked_at_is_named_and_closed(closed) -> None:
+    said = "environment steps failed in its first reset: OSError: no level"
+    with pytest.raises(EnvError, match=said):
+        probe_observations(partial(Troubled, "fails in reset"))
+    assert closed == ["fails in reset"]
 
 
-@pytest.mark.processes
-def test_program_whose_environment_hangs_can_end() -> None:
-    code = (
-        "import time; from accel_rl.samplers import SamplerConfig, SerialSampler\n"
-        "def hang(): time.sleep(600)\n"
-        "SerialSampler(hang, reset_timeout_seconds=0.2)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and "environment hang has not finished its cons" in done.stderr
-
-
-@pytest.mark.parametrize("trouble", ["fails in close", "hangs in close"])
-def test_close_that_goes_wrong_is_a_warning_that_names_the_environment(
-    trouble: str, closed, caplog, monkeypatch
-) -> None:
-    monkeypatch.setattr("accel_rl.envs.make._CLOSE_SECONDS", 0.2)
-    assert probe_spec(partial(Troubled, trouble)) is Steps.spec
-    assert len(probe_observations(partial(Troubled, trouble))) == 2
-    assert closed == [trouble] * 2
+def test_close_that_goes_wrong_is_a_warning_that_names_the_environment(closed, caplog) -> None:
+    assert probe_spec(partial(Troubled, "fails in close")) is Steps.spec
+    assert len(probe_observations(partial(Troubled, "fails in close"))) == 2
+    assert closed == ["fails in close"] * 2
     (record,) = caplog.records  # said once
     assert "environment Troubled" in record.message and "close" in record.message
 
 
 @pytest.mark.parametrize("kind", [ParallelSampler, SerialSampler, VectorEnv])
-def test_limit_of_a_sampler_is_its_reset_timeout(kind, closed) -> None:
-    factory = partial(Troubled, "hangs in the constructor")
-    with pytest.raises(EnvError, match=r"reset_timeout_seconds=0\.2;"):
-        if kind is VectorEnv:
-            VectorEnv(factory, 4, reset_timeout_seconds=0.2)
-        else:
-            kind(factory, config=SamplerConfig(reset_timeout_seconds=0.2))
+def test_environment_is_looked_at_in_this_thread(kind) -> None:
+    """Those that need the main thread, for signal handlers, can be made."""
+    seen: list[bool] = []
 
+    def make() -> Steps:
+        seen.append(threading.current_thread() is threading.main_thread())
+        return Steps()
 
-def test_environment_that_needs_the_main_thread_can_be_looked_at(closed) -> None:
-    assert probe_spec(partial(Troubled, "handles signals")) is Steps.spec
-    assert closed == ["handles signals"]
-
-
-def test_environment_can_be_looked_at_while_its_module_is_imported(tmp_path, monkeypatch) -> None:
-    text = """
-from accel_rl.envs import make_env_factory, probe_spec
-def make():
-    from importing_module import CartPoleEnv
-    return CartPoleEnv()
-from gymnasium.envs.classic_control import CartPoleEnv
-from accel_rl.spaces import Leaf, discrete
-spec = probe_spec(make_env_factory("importing_module:make"), timeout_seconds=60)
-"""
-    (tmp_path / "importing_module.py").write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
-    assert importlib.import_module("importing_module").spec.observation_shape == (4,)
+    kind(make, num_envs=4).close()
+    assert seen[:1] == [True]
 
 
 class NotedCartPole(CartPoleEnv):
@@ -458,7 +393,7 @@ def test_environment_whose_look_fails_is_closed(closed) -> None:
         raise OSError("no picture")
 
     with pytest.raises(OSError, match="no picture"):
-        probe(partial(Troubled, ""), look, timeout_seconds=60)
+        probe(partial(Troubled, ""), look)
     assert closed == [""]
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
+from time import perf_counter
 
-from accel_rl.cli.tune import Trial
 from accel_rl.config import TrainConfig
+from accel_rl.envs import EnvSpec
 from accel_rl.parallel import Ranks
+from accel_rl.samplers import ActionServer
 from accel_rl.samplers.layout import plan_workers
 from accel_rl.system.topology import Machine, Seat, format_cpus, read_machine
-from accel_rl.training.build import sampler_share
-from accel_rl.training.devices import gpu_nodes, learner_device
+from accel_rl.training.build import agent_of, make_sampler, sampler_share
+from accel_rl.training.devices import gpu_nodes, learner_device, make_capture
 from accel_rl.training.torch_setup import sampling_threads
 
 PLAN = "--plan"
+_MOST_STEPS = 20  # of a measured rollout, so that no rollout takes long
 
 
 def describe_plan(
@@ -58,17 +63,33 @@ def describe_plan(
         yield f"learner {rank} on {where}: {share.num_envs} x {spec.name}, {how}"
     if is_here:
         whose = " (one learner's, the others idle)" if num > 1 else ""
-        speed = f"{_measure(config):,.0f} steps/s are sampled with the policy{whose}"
+        speed = f"{_measure(config, spec):,.0f} steps/s are sampled with the policy{whose}"
         yield f"measured here for a second: {speed}"
 
 
-def _measure(config: TrainConfig) -> float:
+def _measure(config: TrainConfig, spec: EnvSpec) -> float:
     """Steps a second that one learner samples on its share of the cores."""
-    with sampling_threads(), closing(Trial(config)) as trial:
-        with closing(trial.make(trial.first)) as simulators:
-            simulators.start()
-            simulators.measure()  # gets warm; what is captured is compiled
-            return simulators.measure(1.0)
+    num = config.num_learners
+    ranks, cpus = Ranks(size=num, local_size=num), os.sched_getaffinity(0)
+    device = learner_device(config, ranks)
+    share = sampler_share(config, ranks)
+    share = replace(share, horizon=min(share.horizon, _MOST_STEPS), decorrelation_steps=0)
+    try:
+        with sampling_threads():
+            agent = agent_of(config, spec, device, capture=make_capture(config, device))
+            with (
+                closing(make_sampler(config, share, config.seed, device, ranks)) as sampler,
+                closing(ActionServer(agent, sampler, device)) as server,
+            ):
+                sampler.start()
+                for seconds in (0.5, 1.0):  # the first half second warms up
+                    began, steps = perf_counter(), 0
+                    while (gone := perf_counter() - began) < seconds or not steps:
+                        steps += sampler.collect(server).action.size
+                        server.finish()
+                return steps / gone
+    finally:
+        os.sched_setaffinity(0, cpus)
 
 
 def _num_gpus(config: TrainConfig) -> int:

@@ -1,9 +1,8 @@
-"""Vector environments: ours, its faces for other libraries, and a kit that checks any of them.
+"""Vector environments: ours, its face for Stable-Baselines3, and a kit that checks any of them.
 
-The faces are loaded when first used, so that nobody needs the packages of one that is not used.
+The face is loaded when first used, so that nobody else needs its packages.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from accel_rl.system import extras
@@ -12,24 +11,16 @@ from accel_rl.vector.vector_env import VectorEnv
 
 if TYPE_CHECKING:
     from accel_rl.vector.sb3_vec_env import SB3VecEnv as SB3VecEnv
-    from accel_rl.vector.torchrl_env import TorchRLEnv as TorchRLEnv
 
-# The module of each, and the extra that installs the packages of that module.
-_MODULES = {
-    "SB3VecEnv": ("sb3_vec_env", "sb3"),
-    "TorchRLEnv": ("torchrl_env", "torchrl"),
-}
-
-# Without `SB3VecEnv` and `TorchRLEnv`, whose packages may not be installed.
+# Without `SB3VecEnv`, whose packages may not be installed.
 __all__ = ["CountingEnv", "Finding", "Report", "VectorEnv", "check", "check_vectoriser"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name != "SB3VecEnv":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module_name, extra = _MODULES[name]
     try:
-        module = import_module(f"{__name__}.{module_name}")
+        from accel_rl.vector.sb3_vec_env import SB3VecEnv
     except ModuleNotFoundError as error:
-        raise extras.missing_package(name, extra, error) from error
-    return getattr(module, name)
+        raise extras.missing_package(name, "sb3", error) from error
+    return SB3VecEnv

@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from accel_rl.envs.reach import call, get_attr, has_attr, is_wrapped, set_attr
 from accel_rl.spaces import write_values, zeros
-from accel_rl.vector.vector_env import Array, VectorEnv, check_wrapped
+from accel_rl.vector.vector_env import Array, VectorEnv
 
 Indices = int | Iterable[int] | None
 
@@ -41,7 +41,7 @@ class SB3VecEnv(VecEnv):
     """
 
     def __init__(self, env: VectorEnv) -> None:
-        check_wrapped(env, AutoresetMode.SAME_STEP, "Stable-Baselines3")
+        _check_fits(env)
         self._env = env
         self._began = perf_counter()
         self._returns = np.zeros(env.num_envs)
@@ -157,3 +157,21 @@ class SB3VecEnv(VecEnv):
         """Call a function with the environments of ``indices``, which may count from the end."""
         chosen = [range(self.num_envs)[i] for i in self._get_indices(indices)]
         return self._env.reach(function, dict.fromkeys(chosen, arguments))
+
+
+def _check_fits(env: object) -> None:
+    if not isinstance(env, VectorEnv):
+        raise ValueError(
+            f"env is {env!r}; it must be a VectorEnv, as in "
+            f'VectorEnv("CartPole-v1", num_envs=8, autoreset_mode="SameStep")'
+        )
+    if env.autoreset_mode is not AutoresetMode.SAME_STEP:
+        raise ValueError(
+            f"the VectorEnv has autoreset_mode={env.autoreset_mode}; Stable-Baselines3 needs "
+            f'SAME_STEP: give autoreset_mode="SameStep"'
+        )
+    if len(env.groups) > 1 or not env.copy:
+        raise ValueError(
+            f"the VectorEnv has num_groups={len(env.groups)} and copy={env.copy}; "
+            f"Stable-Baselines3 steps all at once and keeps observations: leave both out"
+        )

@@ -592,26 +592,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             )
 
 
-def check_wrapped(env: object, mode: AutoresetMode, library: str) -> None:
-    """Raises ValueError unless it is a `VectorEnv` in ``mode``, of one group, that copies."""
-    if not isinstance(env, VectorEnv):
-        raise ValueError(
-            f"env is {env!r}; it must be a VectorEnv, as in "
-            f'VectorEnv("CartPole-v1", num_envs=8, autoreset_mode="{mode.value}")'
-        )
-    found = env.metadata["autoreset_mode"]
-    if found is not mode:
-        raise ValueError(
-            f"the VectorEnv has autoreset_mode={found}; {library} needs {mode.name}: give "
-            f'autoreset_mode="{mode.value}"'
-        )
-    if len(env.groups) > 1 or not env.copy:
-        raise ValueError(
-            f"the VectorEnv has num_groups={len(env.groups)} and copy={env.copy}; {library} "
-            f"steps all at once and keeps observations: leave both out"
-        )
-
-
 def split(space: gymnasium.Space[Any], array: Array, copy: bool) -> Any:
     """The observations in ``array``, as Gymnasium's: a dict for a Dict, a tuple for a Tuple."""
     if isinstance(space, gymnasium.spaces.Dict):

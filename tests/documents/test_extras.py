@@ -110,7 +110,6 @@ def test_samplers_and_vector_environments_run_on_the_base_packages(
 MISSING = [
     ("from accel_rl.samplers import ActionServer", "torch", "train"),
     ("from accel_rl.vector import SB3VecEnv", "stable_baselines3", "sb3"),
-    ("from accel_rl.vector import TorchRLEnv", "torch", "torchrl"),
     ("VectorEnv('breakout', 2)", "ale_py", "atari"),
     ("VectorEnv('breakout', 2, atari=AtariConfig())", "ale_py", "atari"),
     ("VectorEnv('ALE/Pong-v5', 2)", "ale_py", "atari"),

@@ -22,7 +22,7 @@ from tiers import PROCESSES
 from toy_envs import ScriptedEnv
 
 import accel_rl.vector
-from accel_rl.vector import SB3VecEnv, TorchRLEnv, VectorEnv
+from accel_rl.vector import SB3VecEnv, VectorEnv
 from accel_rl.vector.adapters.gymnasium_vector import make_gymnasium_vector
 
 B = 4
@@ -203,32 +203,27 @@ def test_environments_are_reached_in_their_workers(cart_poles: SB3VecEnv) -> Non
 
 
 @pytest.mark.parametrize(
-    ("face", "use", "tokens"),
+    ("use", "tokens"),
     [
-        (SB3VecEnv, {"autoreset_mode": "NextStep"}, "autoreset_mode.*NEXT_STEP.*SAME_STEP"),
-        (TorchRLEnv, {"autoreset_mode": "NextStep"}, "autoreset_mode.*NEXT_STEP.*DISABLED"),
-        (SB3VecEnv, {"autoreset_mode": "SameStep", "num_groups": 2}, "num_groups=2"),
-        (TorchRLEnv, {"autoreset_mode": "Disabled", "copy": False}, "copy=False"),
-        (SB3VecEnv, None, "env is None; .*VectorEnv"),
-        (TorchRLEnv, None, "env is None; .*VectorEnv"),
+        ({"autoreset_mode": "NextStep"}, "autoreset_mode.*NEXT_STEP.*SAME_STEP"),
+        ({"autoreset_mode": "SameStep", "num_groups": 2}, "num_groups=2"),
+        ({"autoreset_mode": "SameStep", "copy": False}, "copy=False"),
+        (None, "env is None; .*VectorEnv"),
     ],
 )
-def test_vector_environment_that_does_not_fit_is_refused(face: Any, use: Any, tokens: str) -> None:
-    env = None if use is None else VectorEnv("catch", B, num_workers=0, **use)
+def test_vector_environment_that_does_not_fit_is_refused(use: Any, tokens: str) -> None:
+    env: Any = None if use is None else VectorEnv("catch", B, num_workers=0, **use)
     with pytest.raises(ValueError, match=tokens):
-        face(env)
+        SB3VecEnv(env)
 
 
-@pytest.mark.parametrize(
-    ("module", "name", "extra"),
-    [("stable_baselines3", "SB3VecEnv", "sb3"), ("torchrl", "TorchRLEnv", "torchrl")],
-)
-def test_missing_package_is_named(module, name, extra, monkeypatch) -> None:
-    for each in [each for each in sys.modules if each.partition(".")[0] == module]:
+def test_missing_package_is_named(monkeypatch) -> None:
+    for each in [each for each in sys.modules if each.partition(".")[0] == "stable_baselines3"]:
         monkeypatch.setitem(sys.modules, each, None)
-    monkeypatch.delitem(sys.modules, f"accel_rl.vector.{extra}_{'vec_' * (extra == 'sb3')}env")
-    with pytest.raises(ImportError, match=rf'{name} needs {module}.*"accel_rl\[{extra}\]"'):
-        getattr(accel_rl.vector, name)
+    monkeypatch.delitem(sys.modules, "accel_rl.vector.sb3_vec_env")
+    message = r'SB3VecEnv needs stable_baselines3.*"accel_rl\[sb3\]"'
+    with pytest.raises(ImportError, match=message):
+        _ = accel_rl.vector.SB3VecEnv
 
 
 def test_actions_count_from_0_wherever_the_space_starts() -> None:

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from sampler_cases import worker_pids
 from tiers import PROCESSES, slow
 from toy_envs import FaultyEnv
 
 from accel_rl.samplers import SamplerError, WorkerError
-from accel_rl.vector import SB3VecEnv, TorchRLEnv, VectorEnv
+from accel_rl.vector import SB3VecEnv, VectorEnv
 
 B = 8
 ZEROS = np.zeros(B, np.int64)
@@ -44,16 +43,6 @@ def under_sb3(make: Callable[[], Any], **options: Any) -> Step:
     return lambda: env.step(ZEROS)
 
 
-def under_torchrl(make: Callable[[], Any], **options: Any) -> Step:
-    env = TorchRLEnv(VectorEnv(make, B, num_workers=2, autoreset_mode="Disabled", **options))
-    state = [env.reset()]
-
-    def step() -> None:
-        _, state[0] = env.step_and_maybe_reset(state[0].set("action", torch.from_numpy(ZEROS)))
-
-    return step
-
-
 @pytest.mark.parametrize(
     ("face", "fault", "message"),
     [
@@ -62,7 +51,7 @@ def under_torchrl(make: Callable[[], Any], **options: Any) -> Step:
         slow(stepped, "sleep", r"worker \d .*within step_timeout_seconds=0\.5"),
         slow(by_groups, "stuck", r"worker \d .*within step_timeout_seconds=0\.5"),
         slow(under_sb3, "nan", r"environment \d \(toy\) returned the raw_reward nan; .*finite"),
-        slow(under_torchrl, "exit", r"worker \d .* ended with exit status 7"),
+        slow(stepped, "exit", r"worker \d .* ended with exit status 7"),
         slow(stepped, "init", "no simulator here"),
         slow(stepped, "reset", "environment . .toy. failed in"),
     ],

@@ -1,7 +1,6 @@
 """Every space through vector environments, as in Gymnasium's own; calls of single environments."""
 
 import threading
-import zlib
 from functools import partial
 from typing import Any
 
@@ -16,12 +15,11 @@ from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.env_util import make_vec_env
 from telling_envs import KEYS, TellingEnv
 from tiers import PROCESSES, SLOW, processes, slow, slow_processes
-from torchrl.envs.utils import check_env_specs
 from toy_envs import ToyEnv
 from vector_play import assert_same, play_both
 
 from accel_rl.samplers import SamplerError
-from accel_rl.vector import SB3VecEnv, TorchRLEnv, VectorEnv
+from accel_rl.vector import SB3VecEnv, VectorEnv
 
 B = 5
 NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
@@ -238,11 +236,3 @@ def test_stable_baselines3_gets_the_same_pendulum_as_from_itself() -> None:
         actions = rng.uniform(-2, 2, (2, 1)).astype(np.float32)
         for one, other in zip(ours.step(actions)[:2], theirs.step(actions)[:2], strict=True):
             assert np.allclose(one, other)
-
-
-@pytest.mark.parametrize("name", ["box", "multi-binary", "dict", "tuple", "integers"])
-def test_torchrl_finds_specs_that_fit(name: str) -> None:
-    env = TorchRLEnv(
-        VectorEnv(partial(SpaceEnv, name), 2, num_workers=0, autoreset_mode="Disabled", seed=0)
-    )
-    check_env_specs(env, seed=zlib.crc32(name.encode()) % 1000)

@@ -1,7 +1,7 @@
 """``python -m accel_rl``: the same as ``launch/train.py``, from wherever accel_rl is installed.
 
-``python -m accel_rl evaluate``, ``play``, ``plot``, ``report``, ``export``, ``package``, ``slurm``
-and ``sweep`` are the same as the other scripts.
+``python -m accel_rl evaluate``, ``play``, ``plot``, ``report``, ``export``, ``package`` and
+``sweep`` are the same as the other scripts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from accel_rl.system.stopping import LAUNCHER_VARIABLE, SIGNALS, noting_interrupts
 
 TOOLS = ("evaluate", "play", "plot", "report", "export", "package")
-COMMANDS = (*TOOLS, "slurm", "sweep")
+COMMANDS = (*TOOLS, "sweep")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,10 +72,6 @@ def _choose(given: Sequence[str]) -> Callable[[], int]:
         from accel_rl.sweep.command import sweep
 
         return partial(sweep, given[1:])
-    if given and given[0] == "slurm":
-        from accel_rl.sweep.slurm import slurm
-
-        return partial(slurm, given[1:])
     from difflib import get_close_matches
 
     is_word = bool(given) and given[0].isalpha()

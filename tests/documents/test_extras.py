@@ -27,7 +27,7 @@ NEEDED_BY_BASE = ("farama_notifications", "typing_extensions")
 OF_EXTRAS = (*TRAINING_PACKAGES, "ale_py", "stable_baselines3", "torchrl", "tensordict")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-APART = {*"all browser envpool export hub minatar mlflow optuna report slurm wandb".split()}
+APART = {*"all browser envpool export hub minatar mlflow optuna report wandb".split()}
 """what ``all`` has not: EnvPool has no packages for some of our versions of Python; the others have
 many dependencies"""
 

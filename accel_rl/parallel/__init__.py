@@ -13,7 +13,7 @@ from accel_rl.parallel.rules import Adam, RAdam, RMSProp, Rule, adam_, adam_rate
 from accel_rl.parallel.running import Running, share_running
 from accel_rl.parallel.shared_group import SharedGroup
 from accel_rl.parallel.store import ParameterStore
-from accel_rl.parallel.store_exchange import StoreExchange
+from accel_rl.parallel.store_exchange import StoreExchange, create_store, open_store
 from accel_rl.parallel.team import Team
 
 __all__ = [
@@ -41,8 +41,10 @@ __all__ = [
     "TorchGroup",
     "adam_",
     "adam_rate",
+    "create_store",
     "fingerprint",
     "meet_by_store",
+    "open_store",
     "rank_seed",
     "read_ranks",
     "rmsprop_",

@@ -25,7 +25,7 @@ from accel_rl.parallel.exchange import LASAGNE_EPS, State, clip_gradient_
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.rules import Adam
 from accel_rl.parallel.store import Chunk, ParameterStore
-from accel_rl.parallel.store_exchange import StoreExchange
+from accel_rl.parallel.store_exchange import Block, StoreExchange
 
 
 class MultiStepAdam(StoreExchange):
@@ -56,15 +56,21 @@ class MultiStepAdam(StoreExchange):
         if sync_period < 1:
             raise ValueError(f"sync_period is {sync_period}; it must be at least 1")
         flat = parameters.parameter
-        self._sync_period = sync_period
-        self._adam = rule
-        self._num_unsynced = 0
         # Rows as in a slot: the parameters at the last visit, the moments now.
         self._local = flat.new_zeros(3, len(flat))
-        self._sums = flat.new_zeros(3, len(flat))
         super().__init__(
-            parameters, store, rule, max_gradient_norm, gradient_norm_eps=gradient_norm_eps
+            parameters,
+            store,
+            rule,
+            max_gradient_norm,
+            gradient_norm_eps=gradient_norm_eps,
+            adopted=self._local,
         )
+        self._sync_period = sync_period
+        self._adam = rule
+        self._sums = flat.new_zeros(3, len(flat))
+        self._num_unsynced = 0
+        self.pull()
 
     def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
         """As `Exchange.step`: a step of Adam, and in every ``sync_period``-th a visit."""
@@ -94,6 +100,7 @@ class MultiStepAdam(StoreExchange):
             self._synchronize()
         else:
             super().pull()
+            self.parameters.parameter.copy_(self._local[0])
 
     def state_dict(self) -> State:
         """As `StoreExchange.state_dict`, after a `pull`."""
@@ -107,16 +114,16 @@ class MultiStepAdam(StoreExchange):
 
     def _synchronize(self) -> None:
         beta1, beta2, n = self._adam.beta1, self._adam.beta2, self._num_unsynced
-        for chunk, block in self._pushes(n):
+
+        def change(chunk: Chunk, num_updates: int, block: Block) -> None:
             sum_step, sum_g, sum_square = self._sums[:, chunk.elements]
             block.parameters.add_(sum_step)
             block.state["mean"].mul_(beta1**n).add_(sum_g, alpha=1 - beta1)
             block.state["mean_square"].mul_(beta2**n).add_(sum_square, alpha=1 - beta2)
-        self._forget_steps()
 
-    def _adopt(self, chunk: Chunk, whole: Tensor) -> None:
-        super()._adopt(chunk, whole)
-        self._local[:, chunk.elements].copy_(whole, non_blocking=True)
+        self._push(n, change)
+        self.parameters.parameter.copy_(self._local[0])
+        self._forget_steps()
 
     def _forget_steps(self) -> None:
         self._num_unsynced = 0

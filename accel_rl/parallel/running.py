@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.store import ParameterStore
 from accel_rl.parallel.team import Team
 
@@ -43,7 +41,7 @@ class SharedRunning(Running):
 
     Args:
         value: What they begin with, ``[n]``, the same in all learners.
-        store: Of one chunk, with a tensor like ``value``.
+        store: of one chunk with the array "running", like ``value``.
         is_first: Whether this learner's checkpoint is the one that they go on from.
     """
 
@@ -58,40 +56,22 @@ class SharedRunning(Running):
         Raises:
             TimeoutError: The lock did not come free.
         """
-        for chunk in self._store.visit():
-            before, after = (chunk.slots[i][0] for i in (chunk.valid, 1 - chunk.valid))
-            size, device = len(self.value), self.value.device
-            self.value = combine(before[:size].to(device, copy=True))
-            after[:size].copy_(self.value)
-            chunk.flip(chunk.num_updates + 1)
+        for chunk, _ in self._store.visit():
+            valid, num_updates = chunk.look()
+            (before,), (after,) = chunk.slots[valid], chunk.slots[1 - valid]
+            self.value = combine(before.to(self.value.device, copy=True))
+            after.copy_(self.value)
+            chunk.flip(num_updates + 1)
 
     def restore(self, value: Tensor) -> None:
         """As `Running.restore`; the first learner's are those of all."""
         self.value = value
         if self._is_first:
-            flat = self._store.read()[0]["parameters"]
-            flat[: len(value)].copy_(value)
-            self._store.write({"parameters": flat}, num_updates=0)
+            self._store.write({"running": value}, num_updates=0)
 
     def newest(self) -> Tensor:
         """As `Running.newest`: those of the store."""
-        return self._store.read()[0]["parameters"][: len(self.value)]
-
-
-@dataclass(frozen=True)
-class _Nothing:
-    """The rule of a store that only keeps numbers: it has no state of its own."""
-
-    def make_state(self, parameter: Tensor) -> dict[str, Tensor]:
-        return {}
-
-    def rate(self, lr: float, step: int) -> float:
-        return lr
-
-    def step_(
-        self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor
-    ) -> None:
-        raise NotImplementedError
+        return self._store.read()[0]["running"]
 
 
 def share_running(team: Team, timeout_seconds: float, name: str, value: Tensor) -> Running:
@@ -109,13 +89,10 @@ def share_running(team: Team, timeout_seconds: float, name: str, value: Tensor) 
     """
     if team.ranks.size == 1:
         return Running(value)
-    module = nn.Module()
-    module.register_parameter("running", nn.Parameter(value.to("cpu", copy=True)))
-    flat, is_first = FlatParameters(module), team.ranks.is_first
-    if is_first:
-        store = ParameterStore.create(flat, _Nothing(), 1, timeout_seconds)
+    about = {"running": [name, len(value), str(value.dtype)]}
+    if team.ranks.is_first:
+        store = ParameterStore.create({"running": value}, about, 1, timeout_seconds)
         team.share(f"running {name}", store.address)
     else:
-        address = team.share(f"running {name}")
-        store = ParameterStore.open(address, flat, _Nothing(), timeout_seconds)
-    return SharedRunning(value, store, is_first=is_first)
+        store = ParameterStore.open(team.share(f"running {name}"), about, timeout_seconds)
+    return SharedRunning(value, store, is_first=team.ranks.is_first)

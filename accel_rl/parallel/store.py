@@ -12,8 +12,8 @@ A chunk's valid slot is ``version % 2``. Whoever holds the chunk's lock writes a
 other slot and then counts the version up, so a writer that is killed anywhere loses its own push of
 this chunk and nothing else.
 
-Readers take the same lock as writers. It is held for one copy, no reader can starve, and a message
-about a time-out can name who holds it. It also orders memory, on x86 and on ARM: the lock and its
+Readers take the same lock as writers. It is held for one copy, and a message about a time-out can
+name who holds it. It also orders memory, on x86 and on ARM: the lock and its
 release are the kernel's, so whoever takes it sees all that was written before. That holds for a
 holder that was killed, for the kernel drops its lock when all its threads have ended; and what such
 a holder wrote, it wrote in the order of its program, the slot before the version. Different chunks
@@ -30,7 +30,7 @@ import re
 import struct
 import sys
 import weakref
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,9 +38,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accel_rl.parallel.flat import ALIGNMENT, FlatParameters
+from accel_rl.parallel.flat import ALIGNMENT
 from accel_rl.parallel.locks import ChunkLocks
-from accel_rl.parallel.rules import Rule
 from accel_rl.system.registration import register, unregister
 
 _MAGIC = b"accel_rl parameter store 1\n"
@@ -64,15 +63,13 @@ class Chunk:
         self.slots = slots.unbind()
         self._words = words
 
-    @property
-    def valid(self) -> int:
-        """The slot that holds the chunk, 0 or 1; the other is to be written whole before `flip`."""
-        return int(self._words[_VERSION]) % 2
+    def look(self) -> tuple[int, int]:
+        """Return which slot holds the chunk, 0 or 1, and how many updates that has had.
 
-    @property
-    def num_updates(self) -> int:
-        """How many steps of the rule the valid slot has had."""
-        return int(self._words[_UPDATES + self.valid])
+        The other slot is to be written whole before `flip`.
+        """
+        valid = int(self._words[_VERSION]) % 2
+        return valid, int(self._words[_UPDATES + valid])
 
     def flip(self, num_updates: int) -> None:
         """Make the other slot the valid one."""
@@ -88,30 +85,28 @@ class ParameterStore:
     of a chunk's lock writes into the chunk.
 
     Attributes:
-        arrays: names of the ``K`` arrays, "parameters" first.
+        arrays: names of the ``K`` arrays.
         chunks: the chunks, at most as many as were asked for.
         address: argument of `open`, on this machine, until this object is closed.
     """
 
-    def __init__(
-        self, file: io.FileIO, flat: Tensor, rule: Rule, num_chunks: int, timeout_seconds: float
-    ) -> None:
-        self.arrays = ("parameters", *rule.make_state(flat[:0]))
+    def __init__(self, file: io.FileIO, header: Mapping[str, Any], timeout_seconds: float) -> None:
+        self.arrays: tuple[str, ...] = tuple(header["arrays"])
         self.address = f"/proc/{os.getpid()}/fd/{file.fileno()}"
         self._file = file
-        self._size = flat.numel()
+        self._size: int = header["size"]
         self._memory = mmap.mmap(file.fileno(), os.fstat(file.fileno()).st_size)
-        (header,) = struct.unpack_from("=I", self._memory, len(_MAGIC))
-        start = _round_up(_PREFIX.size + header, _PAGE)
-        ranges = _ranges(self._size, num_chunks)
+        ranges = _ranges(self._size, header["num_chunks"])
+        start: int = header["start"]
         words = np.frombuffer(self._memory, np.int64, len(ranges) * _WORDS, start)
         words = words.reshape(-1, _WORDS)
         start = _round_up(start + words.nbytes, _PAGE)
         self.chunks = []
         for index, elements in enumerate(ranges):
             shape = (2, len(self.arrays), elements.stop - elements.start)
+            dtype = getattr(torch, header["dtype"])
             slots = torch.frombuffer(
-                self._memory, dtype=flat.dtype, count=int(np.prod(shape)), offset=start
+                self._memory, dtype=dtype, count=int(np.prod(shape)), offset=start
             ).view(shape)
             self.chunks.append(Chunk(index, elements, words[index], slots))
             start += slots.nbytes
@@ -121,16 +116,16 @@ class ParameterStore:
     @classmethod
     def create(
         cls,
-        parameters: FlatParameters,
-        rule: Rule,
+        flats: Mapping[str, Tensor],
+        about: Mapping[str, Any],
         num_chunks: int = 3,
         timeout_seconds: float = 60.0,
     ) -> ParameterStore:
-        """Return a new store of a network's parameters and a rule's state at the start.
+        """Return a new store.
 
         Args:
-            parameters: parameters of the network.
-            rule: the update rule.
+            flats: the arrays at the start, by name, ``[P]`` each and of one dtype.
+            about: what all that open it must agree on, by name, as JSON can hold it.
             num_chunks: number of chunks.
             timeout_seconds: longest wait for a lock.
 
@@ -143,29 +138,34 @@ class ParameterStore:
             )
         if num_chunks < 1:
             raise ValueError(f"num_chunks is {num_chunks}; it must be at least 1")
-        flat = parameters.parameter
-        text = json.dumps(_describe(parameters, rule) | {"num_chunks": num_chunks}).encode()
-        state = rule.make_state(flat)
+        flat = next(iter(flats.values()))
+        header = {
+            "arrays": list(flats),
+            "size": flat.numel(),
+            "dtype": str(flat.dtype).removeprefix("torch."),
+            "num_chunks": num_chunks,
+            "about": about,
+        }
+        text = json.dumps(header).encode()
+        start = _round_up(_PREFIX.size + len(text), _PAGE)
         words = len(_ranges(flat.numel(), num_chunks)) * _WORDS * 8
-        size = _round_up(_round_up(_PREFIX.size + len(text), _PAGE) + words, _PAGE)
-        size += 2 * (1 + len(state)) * flat.nbytes
+        size = _round_up(start + words, _PAGE) + 2 * len(flats) * flat.nbytes
         file = io.FileIO(os.memfd_create("accel_rl_store", os.MFD_CLOEXEC), "r+b")
         os.posix_fallocate(file.fileno(), 0, size)  # fails here, not at the first push
         os.pwrite(file.fileno(), _PREFIX.pack(_MAGIC, len(text)) + text, 0)
-        store = cls(file, flat, rule, num_chunks, timeout_seconds)
-        store.write({"parameters": flat, **state}, num_updates=0)
+        store = cls(file, header | {"start": start}, timeout_seconds)
+        store.write(flats, num_updates=0)
         return store
 
     @classmethod
     def open(
-        cls, address: str, parameters: FlatParameters, rule: Rule, timeout_seconds: float = 60.0
+        cls, address: str, about: Mapping[str, Any], timeout_seconds: float = 60.0
     ) -> ParameterStore:
         """Return a store that another process created.
 
         Args:
             address: address of the store.
-            parameters: parameters of the same network. Their values do not matter.
-            rule: the same update rule.
+            about: see `create`.
             timeout_seconds: longest wait for a lock.
 
         Raises:
@@ -173,11 +173,10 @@ class ParameterStore:
         """
         file = _open_file(address)
         try:
-            found = _read_header(file, address)
-            wanted = _describe(parameters, rule)
-            for key, value in json.loads(json.dumps(wanted)).items():
-                if found[key] != value:
-                    values = "" if key == "parameters" else f": {found[key]}, here {value}"
+            header = _read_header(file, address)
+            for key, value in json.loads(json.dumps(about)).items():
+                if (found := header["about"].get(key)) != value:
+                    values = "" if isinstance(value, dict) else f": {found}, here {value}"
                     raise ValueError(
                         f"the parameter store at {address} has other {key} than this learner"
                         f"{values}; start all learners with the same options"
@@ -185,15 +184,11 @@ class ParameterStore:
         except Exception:
             file.close()
             raise
-        return cls(file, parameters.parameter, rule, found["num_chunks"], timeout_seconds)
+        return cls(file, header, timeout_seconds)
 
-    def visit(self) -> Generator[Chunk, None, float]:
+    def visit(self) -> Iterator[tuple[Chunk, float]]:
         """Yield each chunk once, under its lock, as the locks come free; see `ChunkLocks.visit`."""
         return self._locks.visit(self.chunks)
-
-    def visit_ahead(self) -> Generator[tuple[Chunk, Callable[[], None]] | None, None, float]:
-        """Yield chunks, the next before the last is let go; see `ChunkLocks.visit_ahead`."""
-        return self._locks.visit_ahead(self.chunks)
 
     def read(self) -> tuple[dict[str, Tensor], int]:
         """Return copies of all arrays, ``[P]`` each, and the largest number of updates of a chunk.
@@ -201,11 +196,12 @@ class ParameterStore:
         Each chunk is consistent; chunks may be from different moments.
         """
         flats = torch.empty(len(self.arrays), self._size, dtype=self.chunks[0].slots[0].dtype)
-        counts = []
-        for chunk in self.visit():
-            flats[:, chunk.elements].copy_(chunk.slots[chunk.valid])
-            counts.append(chunk.num_updates)
-        return dict(zip(self.arrays, flats, strict=True)), max(counts)
+        most_updates = 0
+        for chunk, _ in self.visit():
+            valid, num_updates = chunk.look()
+            flats[:, chunk.elements].copy_(chunk.slots[valid])
+            most_updates = max(most_updates, num_updates)
+        return dict(zip(self.arrays, flats, strict=True)), most_updates
 
     def write(self, flats: Mapping[str, Tensor], num_updates: int) -> None:
         """Overwrite all arrays.
@@ -214,8 +210,9 @@ class ParameterStore:
             flats: the arrays by name, ``[P]`` each.
             num_updates: number of updates that they have had.
         """
-        for chunk in self.visit():
-            for row, name in zip(chunk.slots[1 - chunk.valid], self.arrays, strict=True):
+        for chunk, _ in self.visit():
+            valid, _ = chunk.look()
+            for row, name in zip(chunk.slots[1 - valid], self.arrays, strict=True):
                 row.copy_(flats[name][chunk.elements])
             chunk.flip(num_updates)
 
@@ -246,15 +243,6 @@ def _round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def _describe(parameters: FlatParameters, rule: Rule) -> dict[str, Any]:
-    """What all learners must agree on."""
-    return {
-        "parameters": parameters.layout,
-        "dtype": str(parameters.parameter.dtype).removeprefix("torch."),
-        "rule": repr(rule),
-    }
-
-
 def _open_file(address: str) -> io.FileIO:
     if not re.fullmatch(r"/proc/\d+/fd/\d+", address):
         raise ValueError(
@@ -279,5 +267,5 @@ def _read_header(file: io.FileIO, address: str) -> dict[str, Any]:
             f"what lies at {address} is no parameter store of this version of accel_rl; take the "
             f"address from a learner of the same run"
         )
-    header: dict[str, Any] = json.loads(os.pread(file.fileno(), length, _PREFIX.size))
-    return header
+    header = json.loads(os.pread(file.fileno(), length, _PREFIX.size))
+    return {**header, "start": _round_up(_PREFIX.size + length, _PAGE)}

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,6 +40,47 @@ class Block(NamedTuple):
         return cls(whole, parameters, dict(zip(names, state, strict=True)))
 
 
+def create_store(
+    parameters: FlatParameters, rule: Rule, num_chunks: int = 3, timeout_seconds: float = 60.0
+) -> ParameterStore:
+    """Return a new store of a network's parameters and a rule's state at the start.
+
+    Args:
+        parameters: parameters of the network.
+        rule: the update rule.
+        num_chunks: number of chunks.
+        timeout_seconds: longest wait for a lock.
+
+    Raises:
+        ValueError: ``num_chunks`` is below 1, or this is not Linux.
+    """
+    flats = {"parameters": parameters.parameter, **rule.make_state(parameters.parameter)}
+    return ParameterStore.create(flats, _about(parameters, rule), num_chunks, timeout_seconds)
+
+
+def open_store(
+    address: str, parameters: FlatParameters, rule: Rule, timeout_seconds: float = 60.0
+) -> ParameterStore:
+    """Return a store that another process created by `create_store`.
+
+    Args:
+        address: address of the store.
+        parameters: parameters of the same network. Their values do not matter.
+        rule: the same update rule.
+        timeout_seconds: longest wait for a lock.
+
+    Raises:
+        ValueError: there is no store, or it is of something else; the message says of what.
+    """
+    return ParameterStore.open(address, _about(parameters, rule), timeout_seconds)
+
+
+def _about(parameters: FlatParameters, rule: Rule) -> dict[str, Any]:
+    """What all learners must agree on."""
+    dtype = str(parameters.parameter.dtype).removeprefix("torch.")
+    return {"parameters": parameters.layout, "dtype": dtype, "rule": repr(rule)}
+
+
 class StoreExchange(Exchange):
     """The exchange of asynchronous learners, which push their gradients into a parameter store.
 
@@ -55,6 +96,8 @@ class StoreExchange(Exchange):
         rule: the update rule of the store.
         max_gradient_norm: largest L2 norm of this learner's gradient; see `Local`. None: no limit.
         gradient_norm_eps: see `Local`.
+        adopted: memory of a subclass, ``[K, P]`` on the learner's device, that takes over all
+            arrays of the store instead of ``parameters``.
 
     Attributes:
         num_updates: updates by this learner.
@@ -72,6 +115,7 @@ class StoreExchange(Exchange):
         max_gradient_norm: float | None,
         *,
         gradient_norm_eps: float = LASAGNE_EPS,
+        adopted: Tensor | None = None,
     ) -> None:
         self.parameters = parameters
         self._store = store
@@ -79,38 +123,34 @@ class StoreExchange(Exchange):
         self._clipping = max_gradient_norm, gradient_norm_eps
         self._seen = [0] * len(store.chunks)  # updates of each chunk when last read or written
         self._device = parameters.parameter.device
-        self._streams: tuple[torch.cuda.Stream, torch.cuda.Stream] | None = None
-        if self._device.type == "cuda":
+        self._is_on_gpu = self._device.type == "cuda"
+        if self._is_on_gpu:
             store.pin(self._device)
-            # From the store and to it.
-            self._streams = torch.cuda.Stream(self._device), torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         # Views, made once: of the learner's vectors by chunk, of blocks by chunk and slot.
-        self._parameters = [parameters.parameter[chunk.elements] for chunk in store.chunks]
         self._gradients = [parameters.gradient[chunk.elements] for chunk in store.chunks]
         self._blocks = [self._make_blocks(chunk) for chunk in store.chunks]
+        mine = parameters.parameter[None] if adopted is None else adopted
+        self._adopted = [mine[:, chunk.elements] for chunk in store.chunks]
         self._measured = _Measured()
         self._lr = math.nan
-        self.pull()
+        self._take_over()
 
     def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
         """Push the gradient into the store, and take its parameters; see `Exchange.step`."""
         norm = clip_gradient_(self.parameters.gradient, *self._clipping)
         self.num_updates += 1
         self._lr = lr
-        for chunk, block in self._pushes(num_updates=1):
-            gradient, rate = (
-                self._gradients[chunk.index],
-                self._rule.rate(lr, chunk.num_updates + 1),
-            )
-            self._rule.step_(block.parameters, gradient, block.state, rate)
+
+        def change(chunk: Chunk, num_updates: int, block: Block) -> None:
+            rate = self._rule.rate(lr, num_updates + 1)
+            self._rule.step_(block.parameters, self._gradients[chunk.index], block.state, rate)
+
+        self._push(1, change)
         return norm
 
     def pull(self) -> None:
         """Take the store's newest parameters."""
-        for chunk in self._visit():
-            self._adopt(chunk, chunk.slots[chunk.valid])
-            self._wait_for_device()
-            self._seen[chunk.index] = chunk.num_updates
+        self._take_over()
 
     def take_metrics(self) -> dict[str, float]:
         """Return metrics since the last call.
@@ -170,71 +210,46 @@ class StoreExchange(Exchange):
         staging = Block.of(torch.empty_like(chunk.slots[0], device=self._device), names)
         return staging, staging
 
-    def _adopt(self, chunk: Chunk, whole: Tensor) -> None:
-        """Make the learner's copy of ``chunk`` that of ``whole`` ``[K, n]``."""
-        self._parameters[chunk.index].copy_(whole[0], non_blocking=True)
-
-    def _pushes(self, num_updates: int) -> Iterator[tuple[Chunk, Block]]:
-        """Yield each chunk under its lock, and where to change a copy of its valid slot.
-
-        Behind the change, of ``num_updates`` steps of the rule, that becomes the valid slot.
-        """
-        began = time.perf_counter()
-        if self._streams is None:
-            for chunk in self._visit():
-                block = self._blocks[chunk.index][1 - chunk.valid]
-                block.whole.copy_(chunk.slots[chunk.valid])
-                yield chunk, block
-                self._adopt(chunk, block.whole)
-                self._flip(chunk, num_updates)
-        else:
-            yield from self._push_both_ways(*self._streams, num_updates)
-        self._measured.push_seconds += time.perf_counter() - began
-
-    def _push_both_ways(
-        self, coming: torch.cuda.Stream, going: torch.cuda.Stream, num_updates: int
-    ) -> Iterator[tuple[Chunk, Block]]:
-        """`_pushes` on a GPU: a chunk comes from the store while the last one goes there."""
-        here = torch.cuda.current_stream(self._device)
-        last: tuple[Chunk, Callable[[], None]] | None = None
-        for taken in self._visit_ahead():
-            if taken is not None:
-                chunk, block = taken[0], self._blocks[taken[0].index][0]
-                with torch.cuda.stream(coming):
-                    block.whole.copy_(chunk.slots[chunk.valid], non_blocking=True)
-            if last is not None:
-                going.synchronize()
-                self._flip(last[0], num_updates)
-                last[1]()
-            last = taken
-            if taken is None:
-                continue
-            here.wait_stream(coming)
-            yield chunk, block
-            going.wait_stream(here)
-            with torch.cuda.stream(going):
-                chunk.slots[1 - chunk.valid].copy_(block.whole, non_blocking=True)
-            self._adopt(chunk, block.whole)
-
-    def _flip(self, chunk: Chunk, num_updates: int) -> None:
-        """Make valid what was written into the chunk's other slot, after so many more updates."""
-        self._measured.add_lag(chunk.num_updates - self._seen[chunk.index])
-        self._seen[chunk.index] = chunk.num_updates + num_updates
-        chunk.flip(self._seen[chunk.index])
-
-    def _visit_ahead(self) -> Iterator[tuple[Chunk, Callable[[], None]] | None]:
+    def _take_over(self) -> None:
+        """Make the learner's copy that of the store."""
         self._wait_for_device()
-        waited = yield from self._store.visit_ahead()
-        self._measured.lock_wait_seconds += waited
+        for chunk, waited in self._store.visit():
+            self._measured.lock_wait_seconds += waited
+            valid, self._seen[chunk.index] = chunk.look()
+            mine = self._adopted[chunk.index]
+            mine.copy_(chunk.slots[valid][: len(mine)], non_blocking=True)
+            self._wait_for_device()
 
-    def _visit(self) -> Iterator[Chunk]:
-        self._wait_for_device()  # else the backward pass would be waited for under the first lock
-        waited = yield from self._store.visit()
-        self._measured.lock_wait_seconds += waited
+    def _push(self, num_updates: int, change: Callable[[Chunk, int, Block], None]) -> None:
+        """Change each chunk under its lock, and make the learner's copy the same.
+
+        Args:
+            num_updates: number of steps of the rule that ``change`` makes.
+            change: changes a copy of a chunk. It is given the chunk, the number of updates that it
+                has had, and where the copy is.
+        """
+        began, measured, lags = time.perf_counter(), self._measured, []
+        if self._is_on_gpu:  # else the backward pass would be waited for under the first lock
+            self._wait_for_device()
+        for chunk, waited in self._store.visit():
+            valid, before = chunk.look()
+            block, mine = self._blocks[chunk.index][1 - valid], self._adopted[chunk.index]
+            block.whole.copy_(chunk.slots[valid], non_blocking=True)
+            change(chunk, before, block)
+            mine.copy_(block.whole[: len(mine)])
+            if self._is_on_gpu:
+                chunk.slots[1 - valid].copy_(block.whole, non_blocking=True)
+                self._wait_for_device()
+            chunk.flip(before + num_updates)
+            measured.lock_wait_seconds += waited
+            lags.append(before - self._seen[chunk.index])
+            self._seen[chunk.index] = before + num_updates
+        measured.add_lags(lags)
+        measured.push_seconds += time.perf_counter() - began
 
     def _wait_for_device(self) -> None:
         """Wait for what this learner's device was given to do."""
-        if self._device.type == "cuda":
+        if self._is_on_gpu:
             torch.cuda.current_stream(self._device).synchronize()
 
 
@@ -249,8 +264,8 @@ class _Measured:
     lock_wait_seconds: float = 0.0
     push_seconds: float = 0.0
 
-    def add_lag(self, lag: int) -> None:
-        self.num_lags += 1
-        self.lag_total += lag
-        self.lag_min = min(lag, self.lag_min)  # of a number and nan, the first
-        self.lag_max = max(lag, self.lag_max)
+    def add_lags(self, lags: list[int]) -> None:
+        self.num_lags += len(lags)
+        self.lag_total += sum(lags)
+        self.lag_min = min(*lags, self.lag_min)  # nan is neither smaller nor larger
+        self.lag_max = max(*lags, self.lag_max)

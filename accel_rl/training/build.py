@@ -29,10 +29,11 @@ from accel_rl.parallel import (
     FlatParameters,
     Local,
     MultiStepAdam,
-    ParameterStore,
     Ranks,
     StoreExchange,
     Team,
+    create_store,
+    open_store,
     rank_seed,
     share_running,
 )
@@ -183,10 +184,10 @@ def make_exchange(config: TrainConfig, agent: AnyAgent, team: Team) -> Exchange:
     if parallel.sync == "store":
         timeout = parallel.learner_timeout_seconds
         if team.ranks.is_first:
-            store = ParameterStore.create(flat, rule, parallel.num_chunks, timeout)
+            store = create_store(flat, rule, parallel.num_chunks, timeout)
             team.share("store", store.address)
         else:
-            store = ParameterStore.open(team.share("store"), flat, rule, timeout)
+            store = open_store(team.share("store"), flat, rule, timeout)
         if parallel.sync_period == 1:
             exchange = StoreExchange(flat, store, rule, max_norm, gradient_norm_eps=eps)
         else:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from accel_rl.models import make_model
-from accel_rl.parallel import Adam, FlatParameters, ParameterStore, RMSProp, StoreExchange
+from accel_rl.parallel import Adam, FlatParameters, RMSProp, StoreExchange, create_store, open_store
 from accel_rl.parallel.rules import Rule
 from benchmarks.harness.children import read_spec, serve
 from benchmarks.harness.usage import wait_for
@@ -44,9 +44,9 @@ def main() -> None:
         serve(bare(parameters, rule, copies=spec["part"] == "parts"), settings)
         return
     if "address" in spec:
-        store = ParameterStore.open(spec["address"], parameters, rule)
+        store = open_store(spec["address"], parameters, rule)
     else:
-        store = ParameterStore.create(parameters, rule, spec["num_chunks"])
+        store = create_store(parameters, rule, spec["num_chunks"])
     exchange = StoreExchange(parameters, store, rule, None)
 
     def advance() -> int:

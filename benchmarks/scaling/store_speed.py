@@ -28,7 +28,7 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from accel_rl.parallel import ParameterStore
+from accel_rl.parallel import create_store
 from benchmarks.harness.interleave import Case, Result, measure, with_other
 from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
@@ -100,7 +100,7 @@ def make_cases(options: Options, cpus: list[int], stores: contextlib.ExitStack) 
         spec = row | {"cpus": cpus, "torch_threads": 1, "malloc": "tuned"}
         spec["device"] = options.device
         if learners > 1:
-            store = ParameterStore.create(make_parameters(), RULES[row["rule"]], row["num_chunks"])
+            store = create_store(make_parameters(), RULES[row["rule"]], row["num_chunks"])
             spec["address"] = stores.enter_context(contextlib.closing(store)).address
         return Case(f"{row['rule']}: {name}", "scaling/store_pushes.py", (spec,) * learners, row)
 

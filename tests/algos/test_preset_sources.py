@@ -26,8 +26,8 @@ from accel_rl.parallel import (
     FlatParameters,
     Local,
     MultiStepAdam,
-    ParameterStore,
     StoreExchange,
+    create_store,
 )
 from accel_rl.parallel.exchange import clip_gradient_
 from accel_rl.presets import PRESETS
@@ -99,7 +99,7 @@ def exchange_of(kind: type, eps: float) -> Iterator[Exchange]:
     flat, rule = FlatParameters(nn.Linear(3, 2)), Adam(eps=1e-5)
     with ExitStack() as stack:
         if kind in (StoreExchange, MultiStepAdam):
-            store = stack.enter_context(closing(ParameterStore.create(flat, rule, 2)))
+            store = stack.enter_context(closing(create_store(flat, rule, 2)))
             more = (2,) if kind is MultiStepAdam else ()
             yield kind(flat, store, rule, 1.0, *more, gradient_norm_eps=eps)
         elif kind is Versions:

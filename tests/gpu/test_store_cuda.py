@@ -12,13 +12,11 @@ from accel_rl.parallel import (
     FlatParameters,
     Local,
     MultiStepAdam,
-    ParameterStore,
     RMSProp,
     StoreExchange,
+    create_store,
 )
-from accel_rl.parallel.locks import ChunkLocks
 from accel_rl.parallel.rules import Rule
-from accel_rl.parallel.store import Chunk
 
 pytestmark = [
     pytest.mark.gpu,
@@ -46,7 +44,7 @@ def push_alike(*exchanges: Local | StoreExchange) -> None:
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_one_learner_on_the_gpu_equals_the_local_rule(rule: Rule) -> None:
     parameters = model()
-    with contextlib.closing(ParameterStore.create(parameters, rule)) as store:
+    with contextlib.closing(create_store(parameters, rule)) as store:
         exchange, local = StoreExchange(parameters, store, rule, 0.5), Local(model(), rule, 0.5)
         push_alike(exchange, local)
         found, expected = exchange.parameters.parameter, local.parameters.parameter
@@ -57,7 +55,7 @@ def test_one_learner_on_the_gpu_equals_the_local_rule(rule: Rule) -> None:
 
 def test_learners_on_cpu_and_gpu_share_a_store() -> None:
     parameters = model()
-    with contextlib.closing(ParameterStore.create(parameters, ADAM)) as store:
+    with contextlib.closing(create_store(parameters, ADAM)) as store:
         torch.manual_seed(1)
         on_cpu = StoreExchange(FlatParameters(nn.Linear(300, 211)), store, ADAM, None)
         on_gpu = StoreExchange(parameters, store, ADAM, None)
@@ -71,7 +69,7 @@ def test_learners_on_cpu_and_gpu_share_a_store() -> None:
 @pytest.mark.parametrize("period", [1, 3])
 def test_multi_step_adam_of_one_learner_on_the_gpu_equals_adam(period: int) -> None:
     parameters = model()
-    with contextlib.closing(ParameterStore.create(parameters, ADAM)) as store:
+    with contextlib.closing(create_store(parameters, ADAM)) as store:
         exchange = MultiStepAdam(parameters, store, ADAM, None, period)
         local = Local(model(), ADAM, None)
         push_alike(exchange, local)
@@ -83,7 +81,7 @@ def test_push_waits_for_the_device_once_a_chunk_and_before_the_first(
     monkeypatch: pytest.MonkeyPatch, forbidding_waits: Any
 ) -> None:
     parameters = model()
-    with contextlib.closing(ParameterStore.create(parameters, ADAM, 3)) as store:
+    with contextlib.closing(create_store(parameters, ADAM, 3)) as store:
         exchange = StoreExchange(parameters, store, ADAM, 0.5)
         push_alike(exchange)
         waits, wait = [], torch.cuda.Stream.synchronize
@@ -93,24 +91,3 @@ def test_push_waits_for_the_device_once_a_chunk_and_before_the_first(
         with forbidding_waits():
             exchange.step(lr=0.01)
         assert len(waits) == 1 + 3
-
-
-def test_chunk_comes_from_the_store_while_the_last_one_goes_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    parameters, tape = model(), []
-    with contextlib.closing(ParameterStore.create(parameters, ADAM, 3)) as store:
-        exchange = StoreExchange(parameters, store, ADAM, 0.5)
-        take, let_go, flip = ChunkLocks._take, ChunkLocks._release, Chunk.flip
-        monkeypatch.setattr(
-            ChunkLocks, "_take", lambda self, i: (tape.append(f"take {i}"), take(self, i))[1]
-        )
-        monkeypatch.setattr(
-            ChunkLocks, "_release", lambda self, i: (tape.append(f"let go {i}"), let_go(self, i))
-        )
-        monkeypatch.setattr(
-            Chunk, "flip", lambda self, n: (tape.append(f"flip {self.index}"), flip(self, n))
-        )
-        push_alike(exchange)
-    once = ["take 0", "take 1", "flip 0", "let go 0", "take 2", "flip 1", "let go 1"]
-    assert tape == [*once, "flip 2", "let go 2"] * 5

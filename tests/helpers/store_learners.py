@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from accel_rl.parallel import FlatParameters, ParameterStore, StoreExchange
+from accel_rl.parallel import FlatParameters, StoreExchange, open_store
 from accel_rl.parallel.store import Chunk
 
 MAX_CHUNKS = 16
@@ -54,7 +54,7 @@ def zeros(size: int) -> FlatParameters:
 
 def connect(address: str, size: int) -> StoreExchange:
     parameters = zeros(size)
-    return StoreExchange(parameters, ParameterStore.open(address, parameters, Sum()), Sum(), None)
+    return StoreExchange(parameters, open_store(address, parameters, Sum()), Sum(), None)
 
 
 def push(exchange: StoreExchange, value: float) -> None:

@@ -11,7 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from accel_rl.parallel import Adam, FlatParameters, Local, MultiStepAdam, ParameterStore
+from accel_rl.parallel import (
+    Adam,
+    FlatParameters,
+    Local,
+    MultiStepAdam,
+    ParameterStore,
+    create_store,
+)
 
 pytestmark = pytest.mark.numeric
 
@@ -28,7 +35,7 @@ def zeros() -> FlatParameters:
 
 @pytest.fixture
 def store() -> Iterator[ParameterStore]:
-    with contextlib.closing(ParameterStore.create(zeros(), RULE, 2)) as store:
+    with contextlib.closing(create_store(zeros(), RULE, 2)) as store:
         yield store
 
 

@@ -18,7 +18,7 @@ from store_learners import Sum, push, zeros
 from tiers import PROCESSES, slow
 from torch import Tensor
 
-from accel_rl.parallel import ParameterStore, StoreExchange
+from accel_rl.parallel import ParameterStore, StoreExchange, create_store, open_store
 
 pytestmark = PROCESSES
 SIZE = 60_000
@@ -38,7 +38,7 @@ def learners(**arguments: Any) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def store() -> Iterator[ParameterStore]:
-    with contextlib.closing(ParameterStore.create(zeros(SIZE), Sum(), 3)) as store:
+    with contextlib.closing(create_store(zeros(SIZE), Sum(), 3)) as store:
         yield store
 
 
@@ -75,7 +75,7 @@ def test_stopped_holder_makes_others_time_out_and_frees_its_lock_when_killed(sto
     parameters = zeros(SIZE)
     with (
         contextlib.closing(
-            ParameterStore.open(store.address, parameters, Sum(), timeout_seconds=0.3)
+            open_store(store.address, parameters, Sum(), timeout_seconds=0.3)
         ) as impatient,
         learners(task="stop", address=store.address, size=SIZE) as process,
     ):
@@ -88,10 +88,10 @@ def test_stopped_holder_makes_others_time_out_and_frees_its_lock_when_killed(sto
             push(exchange, 1)
         os.kill(pid, signal.SIGKILL)
         assert json.loads(process.communicate(timeout=100)[0]) == signal.SIGKILL
-        before = impatient.chunks[0].num_updates
+        before = impatient.chunks[0].look()[1]
         push(exchange, 1)
     assert before == 0  # the killed push is lost, and the one that gave up at this chunk
-    assert [chunk.num_updates for chunk in store.chunks] == [1, 2, 2]
+    assert [chunk.look()[1] for chunk in store.chunks] == [1, 2, 2]
 
 
 class Watcher:
@@ -156,8 +156,8 @@ def test_store_survives_learners_that_are_killed(store, kills, self_kills) -> No
     assert found["failures"] == 0 and found["died"] >= kills
     parameters = store.read()[0]["parameters"]
     for chunk in store.chunks:
-        assert parameters[chunk.elements].unique().tolist() == [chunk.num_updates]
+        assert parameters[chunk.elements].unique().tolist() == [chunk.look()[1]]
         # Killed by themselves: exactly what was not flipped is lost. From outside: a learner may
         # have died between a flip and counting it.
         counted = found["flips"][chunk.index] + sum(pushed)
-        assert counted <= chunk.num_updates <= counted + found["killed"]
+        assert counted <= chunk.look()[1] <= counted + found["killed"]

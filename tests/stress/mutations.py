@@ -377,16 +377,16 @@ multi_adam_moment_decay parallel/multi_step_adam.py parallel/test_parallel_multi
 + mul_(beta1)
 
 store_lock_not_taken parallel/locks.py parallel/test_parallel_store.py
-- fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _FLOCK
-+ bool(_FLOCK and _FLOCK
+- fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, wanted)
++ bool(wanted)
 
 store_mutex_not_taken parallel/locks.py parallel/test_parallel_store.py
 - [threading.Lock() for _ in holders]
 + [threading.Semaphore(10**6) for _ in holders]
 
 store_copies_invalid_slot parallel/store_exchange.py parallel/test_parallel_store.py
-- block.whole.copy_(chunk.slots[chunk.valid])
-+ block.whole.copy_(chunk.slots[1 - chunk.valid])
+- block.whole.copy_(chunk.slots[valid],
++ block.whole.copy_(chunk.slots[1 - valid],
 
 all_reduce_no_mean parallel/all_reduce.py parallel/test_parallel_all_reduce.py
 - self.parameters.gradient.div_(torch.where(self._weight > 0, self._weight, 1.0))

@@ -16,9 +16,9 @@ from accel_rl.parallel import (
     FlatParameters,
     Local,
     MultiStepAdam,
-    ParameterStore,
     RMSProp,
     StoreExchange,
+    create_store,
 )
 from accel_rl.samplers import PolicyInput
 from accel_rl.system.stopping import StopRequest
@@ -123,7 +123,7 @@ def test_evaluation_makes_no_push_old(sync_period: int) -> None:
         for _ in range(50):
             other.step(lr=0.01)
 
-    with contextlib.closing(ParameterStore.create(first, rule, 2)) as store:
+    with contextlib.closing(create_store(first, rule, 2)) as store:
         own: StoreExchange = MultiStepAdam(first, store, rule, None, sync_period)
         other = StoreExchange(second, store, rule, None)
         run: Any = object.__new__(RolloutRun)

@@ -34,10 +34,10 @@ from accel_rl.samplers.base import (
     check_arguments,
     name_error,
 )
-from accel_rl.samplers.batch_block import probe_spec_for
 from accel_rl.samplers.block import count_nothing
 from accel_rl.samplers.boundary import EpisodeTracker
 from accel_rl.samplers.layout import assign_agents
+from accel_rl.samplers.make_block import probe_spec_for
 from accel_rl.samplers.pool import WorkerPool
 from accel_rl.samplers.process import allow_open_files
 from accel_rl.samplers.workers import NICENESS

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from enum import Enum
 from threading import Lock
 from typing import Any, Literal, NamedTuple
 
@@ -34,6 +35,23 @@ def _affinity_is_idle(run: Any) -> str | Literal[False]:
 
 def _restarts_nothing(run: Any) -> str | Literal[False]:
     return when("sampler.on_worker_failure", "raise")(run) or _is_serial(run)
+
+
+class Autoreset(Enum):
+    """When the next episode of an environment begins.
+
+    Reset policies of samplers, modes of Gymnasium's vector environments and ways of batches are
+    mapped to it. Gymnasium's modes are its values.
+    """
+
+    SAME_STEP = "SameStep"
+    """In the step that ends an episode."""
+    NEXT_STEP = "NextStep"
+    """In the step after that, which ignores the action."""
+    WAIT = "wait"
+    """Between two rollouts; until then the environment takes no step."""
+    CALLER = "Disabled"
+    """When the caller says so."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +107,11 @@ class SamplerConfig:
     reset_timeout_seconds: float = option(300.0, "engine")
     """Limit in seconds for starting, and for resets between rollouts. Random first steps count
     towards it."""
+
+    @property
+    def autoreset(self) -> Autoreset:
+        """What ``reset_policy`` stands for."""
+        return Autoreset.WAIT if self.reset_policy == "wait" else Autoreset.SAME_STEP
 
     def rollout_spec(self, env: EnvSpec) -> RolloutSpec:
         """Return the shapes and dtypes of this sampler's rollouts.

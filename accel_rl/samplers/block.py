@@ -6,9 +6,8 @@ have one block for each of their groups, so both give the same rollouts by const
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,17 +16,13 @@ from accel_rl.envs.base import Environment
 from accel_rl.envs.batched import Simulators
 from accel_rl.envs.reach import Answer, Request, attempt
 from accel_rl.rollout import Rollout, RolloutSpec
-from accel_rl.samplers.base import SamplerConfig, SamplerError
+from accel_rl.samplers.base import Autoreset, SamplerConfig, SamplerError
 from accel_rl.samplers.generators import seed_generators
-from accel_rl.samplers.simulators import Each
-from accel_rl.spaces import ACTION_MASK, NOTHING_ALLOWED, Leaf, has_allowed, random_values
+from accel_rl.samplers.steppers import State, Stepper
+from accel_rl.spaces import ACTION_MASK, NOTHING_ALLOWED, has_allowed, random_values, zeros
 
-EnvStates = dict[int, bytes | str | None]
-"""State by environment, as `encode_state` returns it; a text of why it cannot be saved or taken;
-None: nothing for that is there."""
-
-Autoreset = Literal["immediate", "wait", "NextStep", "SameStep", "Disabled"]
-"""How the next episode begins: the reset policy of a `SamplerConfig`, or a mode of Gymnasium's."""
+EnvStates = dict[int, State]
+"""State by environment; or a text of why it was not taken."""
 
 ENVIRONMENT_STREAM = 0
 NOISE_STREAM = 1
@@ -85,12 +80,6 @@ def count_nothing(num_steps: int) -> None:
     """What a block calls after some of its random first steps, if nobody wants to know."""
 
 
-def begin_in_carry(carry: Carry, index: int, observation: NDArray[Any]) -> None:
-    """Let environment ``index`` have begun an episode since the last rollout."""
-    carry.observation[index] = observation
-    carry.is_fresh[index] = True
-
-
 class Play(NamedTuple):
     """The state of one environment of a `VectorEnv`.
 
@@ -126,28 +115,38 @@ class BlockArrays(NamedTuple):
 class Block:
     """The environments of some columns; the only writer of these columns, actions excepted.
 
-    With ``immediate`` and ``wait``, episodes end when games end, as a `SamplerConfig` describes.
-    Gymnasium's modes are for a `VectorEnv`, whose rollout has one step. There, a step that is
-    terminated or truncated ends an episode, and a lost life is terminated, too. The episode after a
-    lost life begins without a reset: the observation is the next life's first already.
+    In a sampler, episodes end when games end. In a `VectorEnv`, whose rollout has one step, a step
+    that is terminated or truncated ends an episode, and a lost life is terminated, too. The episode
+    after a lost life begins without a reset: the observation is the next life's first already.
+
+    A batch with ``autoreset="next_step"`` resets an environment one step after its episode has
+    ended. If the episode ended in step ``t``, ``observation[t + 1]`` is its final observation. Step
+    ``t + 1`` ignores its action, and is not valid. ``observation[t + 2]`` is the first observation
+    of the next episode. A final observation that has a slot is in the slot, too.
 
     Args:
-        envs: the environments; `make_envs` makes them.
+        stepper: the environments; `make_block` makes them.
         columns: the columns of the environments.
         arrays: where observations and results go.
         config: the sampler's settings.
         seed: the sampler's seed.
         restart: number of the restart that this block belongs to.
-        autoreset: how the next episode begins; None: by ``config.reset_policy``.
+        autoreset: the mode of a `VectorEnv`; None: there is none, ``config.reset_policy`` holds.
+
+    Attributes:
+        envs: the environments, or the batch alone.
+        refused: why environments did not take a state at the start.
+        count: called after some of the random first steps, with their number.
 
     Raises:
-        SamplerError: from `step`, when an environment has more truncated episodes in one rollout
-            than ``final_observation_slots``, or gives a reward that is not finite.
+        SamplerError: from all methods, when an environment raises, or returns something that it
+            must not; from `step`, when an environment has more truncated episodes in one rollout
+            than ``final_observation_slots``.
     """
 
     def __init__(
         self,
-        envs: Sequence[Environment],
+        stepper: Stepper,
         columns: slice,
         arrays: BlockArrays,
         config: SamplerConfig,
@@ -155,224 +154,339 @@ class Block:
         restart: int = 0,
         autoreset: Autoreset | None = None,
     ) -> None:
-        self._columns = columns
-        self._autoreset = autoreset or config.reset_policy
-        self._follows_gymnasium = self._autoreset not in ("immediate", "wait")
-        self._config = config
-        self._arrays = arrays
-        self._rollout = rollout = arrays.rollout
-        self._indices = range(columns.start, columns.stop)
-        self.envs = envs
-        self._simulators = Each(self.envs, rollout, self._indices, arrays.reset_info)
-        self._action = self.envs[0].spec.action
-        self._is_masked = self.envs[0].spec.mask is not None
-        # The seed of each environment, and that of its random first steps.
-        self._seeds = [environment_seed(seed, b, restart).spawn(2) for b in self._indices]
-        self._is_seeded = [False] * len(self.envs)
-        # Views made once: indexing a list is several times cheaper than indexing an array. The
-        # ellipsis makes views of scalars, too.
-        self._out = [[row[index, ...] for index in self._indices] for row in rollout.observation]
-        self.refused: EnvStates = {}  # why environments did not take a state at the start
+        self.envs = stepper.envs
+        self.refused: EnvStates = {}
         self.count = count_nothing
-        self._is_idle = [False] * len(self.envs)  # waits for a reset, or resets in the next step
-        self._has_lost_life = [False] * len(self.envs)  # in its last step, and no more than that
+        self._stepper = stepper
+        self._columns = columns
+        self._first = columns.start
+        self._all = range(columns.stop - columns.start)
+        self._autoreset = autoreset or config.autoreset
+        self._follows_gymnasium = autoreset is not None
+        self._num_random = config.decorrelation_steps
+        self._arrays = arrays
+        self._rollout = arrays.rollout
+        self._is_masked = stepper.spec.mask is not None
+        # The seed of each environment, and that of its random first steps.
+        self._seeds = [environment_seed(seed, self._first + i, restart).spawn(2) for i in self._all]
+        self._unseeded = set(self._all)
+        self._idle: list[int] = []  # wait for a reset, or the next step resets them
+        self._lost_life: set[int] = set()  # in the last step, and no more than that
+        self._is_blocked = False  # all wait for their first reset
 
     def start(self, row: int, states: EnvStates | None = None) -> None:
         """Reset all environments into observation row ``row``, then take random first steps.
 
         Environments with a state in ``states`` go on from there instead; their observation is in
         the row already. Those that do not take it begin anew like the others, with what they begin
-        with in the carry. In Gymnasium's modes the first order resets all environments.
-        """
-        if self._follows_gymnasium:
-            return
-        for i, (_, seed) in enumerate(self._seeds):
-            index, out = self._indices[i], self._out[row][i]
-            state = states[index] if states else None
-            if isinstance(state, bytes):
-                self._seed(i)
-                try:
-                    self._simulators.set_state(i, state)
-                    continue
-                except SamplerError as error:
-                    self.refused[index] = str(error)
-            self._begin_episode(i, out)
-            self.count(0)
-            self._take_random_steps(i, out, np.random.default_rng(seed))
-            if index in self.refused:
-                begin_in_carry(self._arrays.carry, index, out)
+        with in the carry. In a `VectorEnv` the first order resets all environments.
 
-    def restart(self, row: int) -> None:
-        """Begin new episodes in all environments, with first observations in row ``row``."""
-        for i, out in enumerate(self._out[row]):
-            self._has_lost_life[i] = self._is_idle[i] = False
-            self._begin_episode(i, out)
+        In a batch that resets its environments when it is told to, each of them takes as many
+        random steps as it would take alone. An environment that takes fewer steps than another is
+        seeded and reset later. Other batches take all environments' largest number of steps.
+        """
+        if not self._follows_gymnasium:
+            for part in self._parts(self._all):
+                self._start(part, row, states or {})
 
     def wait_for_reset(self) -> None:
         """Let all environments wait, in the place of others that were lost within a rollout."""
-        self._is_idle = [True] * len(self.envs)
+        self._is_blocked = True
 
     def step(self, t: int) -> None:
         """Take ``action[t]``: results go to row ``t``, observations to row ``t + 1``."""
-        out = self._out[t + 1]
         if t == 0:
             self._rollout.final_step[:, self._columns] = -1
-        if True in self._is_idle:
-            self._prepare_idle(out)
-        ended = self._simulators.step(t, out, self._is_idle)
-        if self._follows_gymnasium:
-            self._is_idle = [False] * len(self.envs)
-            rollout, columns = self._rollout, self._columns
-            is_done = rollout.terminated[t, columns] | rollout.truncated[t, columns]
-            for i in np.flatnonzero(is_done).tolist():
-                self._has_lost_life[i] = not ended[i]
-                self._end_episode(t, i, keep_final=self._autoreset == "SameStep")
-        elif True in ended:
-            terminated, truncated = self._rollout.terminated[t], self._rollout.truncated[t]
-            for i, b in enumerate(self._indices):
-                if ended[i]:
-                    self._end_episode(t, i, keep_final=truncated[b] and not terminated[b])
+        if self._is_blocked:
+            self._blank(t)
+            return
+        idle, stepper = self._idle, self._stepper
+        begins = idle and self._autoreset is Autoreset.NEXT_STEP
+        if begins and not stepper.is_batch:
+            self._begin(idle, self._row(t + 1), self._lost_life)
+        done = stepper.step(t, idle)
+        if begins and stepper.is_batch and stepper.autoreset is Autoreset.CALLER:
+            self._begin(idle, self._row(t + 1))  # here, since the step has overwritten their rows
+        if done or idle:
+            self._end_episodes(t, done, idle)
         if self._is_masked:
-            self._check_masks(t)
+            over = done if self._autoreset is Autoreset.CALLER else ()
+            self._check_masks(self._row(t + 1), (*over, *self._idle))
 
     def reset(self) -> None:
         """Reset the environments that wait, into the carry; or what a `VectorEnv` has ordered."""
         if self._follows_gymnasium:
             self._reset_ordered()
             return
-        carry = self._arrays.carry
-        for i, is_waiting in enumerate(self._is_idle):
-            if is_waiting:
-                index = self._indices[i]
-                self._begin_episode(i, carry.observation[index, ...])
-                carry.is_fresh[index] = True
-                self._is_idle[i] = False
+        waiting = self._all if self._is_blocked else sorted(self._idle)
+        if waiting:
+            carry = self._arrays.carry
+            self._begin(waiting, carry.observation[self._columns])
+            carry.is_fresh[self._at(waiting)] = True
+            self._idle, self._is_blocked = [], False
 
     def get_states(self) -> EnvStates:
         """The state of each environment."""
-        return {index: self._simulators.get_state(i) for i, index in enumerate(self._indices)}
+        get = self._stepper.get_state
+        return {self._first + i: get(i, i in self._idle) for i in self._all}
 
     def call(self, request: Request) -> dict[int, Answer]:
         """Call a function in those environments of this block that are meant."""
-        answers: dict[int, Answer] = {}
-        for index, arguments in request.arguments.items():
-            if index in self._indices:
-                i = index - self._indices.start
-                if isinstance(request.function, str):
-                    answers[index] = attempt(getattr(self, request.function), i, *arguments)
-                else:
-                    answers[index] = attempt(request.function, self.envs[i], *arguments)
-        return answers
+        if not isinstance(request.function, str) or self._stepper.is_batch:
+            return self._stepper.call(request)
+        method = getattr(self, request.function)
+        return {
+            b: attempt(method, b - self._first, *arguments)
+            for b, arguments in request.arguments.items()
+            if b - self._first in self._all
+        }
 
     def get_play(self, i: int) -> Play:
-        """Return the state of environment ``i`` of a `VectorEnv`.
+        """Return the state of environment ``i`` of a `VectorEnv`, which is no batch.
 
         Raises:
             TypeError: it cannot tell its state.
         """
-        state = self._simulators.get_state(i)
+        state = self._stepper.get_state(i, False)
         if not isinstance(state, bytes):
             raise TypeError(
                 state
                 or f"environment {self.envs[i].spec.name} has no get_state and set_state, as in "
                 f"accel_rl.envs.Resumable"
             )
-        return Play(state, self._is_idle[i], self._has_lost_life[i])
+        return Play(state, i in self._idle, i in self._lost_life)
 
     def set_play(self, i: int, play: Play) -> None:
         """Let environment ``i`` go on from what `get_play` returned."""
-        self._seed(i)
-        self._simulators.set_state(i, play.state)
-        self._is_idle[i], self._has_lost_life[i] = play.is_idle, play.has_lost_life
+        self._seed((i,), {})
+        self._stepper.set_state(i, play.state)
+        self._idle = [*(j for j in self._idle if j != i), *((i,) if play.is_idle else ())]
+        self._lost_life = self._lost_life - {i} | ({i} if play.has_lost_life else set())
 
     def close(self) -> None:
-        self._simulators.close()
+        self._stepper.close()
 
-    def _prepare_idle(self, out: Sequence[NDArray[Any]]) -> None:
-        """Blank the next observations of those that wait; begin the episodes of others."""
-        for i, is_idle in enumerate(self._is_idle):
-            if is_idle and self._autoreset == "wait":
-                out[i].fill(0)
-            elif is_idle:
-                self._begin_episode(i, out[i])
+    # ---- ends of episodes, which are rare --------------------------------------------------------
 
-    def _check_masks(self, t: int) -> None:
-        """Raises SamplerError where an episode goes on and no action is allowed."""
-        rows = self._rollout.observation[t + 1, self._columns]
-        for i in np.flatnonzero(~has_allowed(self._action, rows[ACTION_MASK])).tolist():
-            b = self._indices[i]
-            is_done = self._rollout.terminated[t, b] or self._rollout.truncated[t, b]
-            if not (self._is_idle[i] or (is_done and self._autoreset == "Disabled")):
-                self._check_mask(i, self._out[t + 1][i])
+    def _end_episodes(self, t: int, done: list[int], idle: list[int]) -> None:
+        """Keep final observations, reset what is to be reset now, and note who waits.
 
-    def _check_mask(self, i: int, out: NDArray[Any]) -> None:
-        if self._is_masked and not has_allowed(self._action, out.reshape(1)[ACTION_MASK])[0]:
-            name = self.envs[i].spec.name
-            raise SamplerError(f"environment {self._indices[i]} ({name}): {NOTHING_ALLOWED}")
+        Args:
+            t: the step.
+            done: the environments in which it ended an episode or a life.
+            idle: the environments for which it was no step.
+        """
+        mode, own = self._autoreset, self._stepper.autoreset
+        is_over = self._rollout.episode_ended[t, self._columns]
+        ended = [i for i in done if is_over[i]]
+        lost_life = set(done).difference(ended) if self._follows_gymnasium else set()
+        self._keep_finals(t, done, ended)
+        if mode is Autoreset.WAIT:
+            self._idle = idle + ended
+            self._rollout.observation[t + 1, self._at(self._idle)] = 0
+        elif mode is Autoreset.CALLER:
+            self._lost_life = lost_life
+        elif mode is Autoreset.NEXT_STEP:
+            if lost_life and self._stepper.is_batch:
+                raise self._stepper.error(done[0], _LOSES_LIVES)
+            self._idle, self._lost_life = done, lost_life
+        elif own is Autoreset.NEXT_STEP:
+            self._idle = ended
+        elif own is Autoreset.CALLER:
+            self._begin(sorted(lost_life.union(ended)), self._row(t + 1), lost_life)
+
+    def _keep_finals(self, t: int, done: list[int], ended: list[int]) -> None:
+        rollout, first = self._rollout, self._first
+        if not self._follows_gymnasium:
+            terminated, truncated = rollout.terminated[t], rollout.truncated[t]
+            kept = [i for i in ended if truncated[first + i] and not terminated[first + i]]
+        elif self._autoreset is Autoreset.SAME_STEP:
+            kept = done
+        else:
+            return
+        for i in kept:
+            # An environment of a batch that has only lost a life was not reset.
+            finals = self._stepper.finals if i in ended else None
+            slots = rollout.final_step[:, first + i]
+            slot = int(slots.argmin())
+            if slots[slot] >= 0:
+                raise too_many_truncated(first + i, rollout)
+            final = self._row(t + 1)[i] if finals is None else finals[i]
+            rollout.final_observation[slot, first + i] = final
+            slots[slot] = t
+
+    def _blank(self, t: int) -> None:
+        """Let row ``t`` hold no step, since all environments wait for their first reset."""
+        for array in self._rollout.results:
+            array[t, self._columns] = 0
+        self._rollout.info[t, self._columns] = np.nan
+        self._row(t + 1).fill(0)
 
     def _reset_ordered(self) -> None:
         orders = self._arrays.reset_order[self._columns].tolist()
-        for i, order in enumerate(orders):
-            if order == LEAVE:
-                continue
-            if order >= 0:
-                self._seed(i, np.random.SeedSequence(order))
-            if order != NEXT_EPISODE:
-                self._has_lost_life[i] = False
-            self._begin_episode(i, self._out[-1][i])
-            self._is_idle[i] = False
+        begins = [i for i in self._all if orders[i] != LEAVE]
+        goes_on = {i for i in self._lost_life if orders[i] == NEXT_EPISODE}
+        seeds = {i: np.random.SeedSequence(orders[i]) for i in begins if orders[i] >= 0}
+        self._begin(begins, self._row(-1), goes_on, seeds)
+        self._lost_life.difference_update(begins)
+        self._idle = [i for i in self._idle if orders[i] == LEAVE]
 
-    def _end_episode(self, t: int, i: int, keep_final: bool) -> None:
-        index, out = self._indices[i], self._out[t + 1][i]
-        if keep_final:
-            final_step = self._rollout.final_step[:, index]
-            slot = int(final_step.argmin())
-            if final_step[slot] >= 0:
-                raise too_many_truncated(index, self._rollout)
-            self._rollout.final_observation[slot, index] = out
-            final_step[slot] = t
-        if self._autoreset in ("immediate", "SameStep"):
-            self._begin_episode(i, out)
-        elif self._autoreset != "Disabled":
-            self._is_idle[i] = True
-        if self._autoreset == "wait":
-            out.fill(0)
+    # ---- beginnings of episodes ------------------------------------------------------------------
 
-    def _begin_episode(self, i: int, out: NDArray[Any]) -> None:
-        """Reset environment ``i``, unless it has only lost a life and goes on by itself."""
-        has_lost_life, self._has_lost_life[i] = self._has_lost_life[i], False
-        if has_lost_life:
-            self._arrays.reset_info[self._indices[i]] = np.nan
-        else:
-            self._seed(i)
-            self._simulators.reset(i, out)
-            self._check_mask(i, out)
+    def _parts(self, which: Sequence[int]) -> Sequence[Sequence[int]]:
+        """Cut ``which`` into those that begin together: all of a batch, or each for itself.
 
-    def _seed(self, i: int, seed: np.random.SeedSequence | None = None) -> None:
-        """Seed environment ``i`` with ``seed``, or with its own if it was never seeded."""
-        if seed is None and self._is_seeded[i]:
+        What they draw from the generators of the process then depends on their own seed alone.
+        """
+        if self._stepper.is_batch:
+            return [which] if which else []
+        return [[i] for i in which]
+
+    def _start(self, part: Sequence[int], row: int, states: EnvStates) -> None:
+        self._seed(part, {})
+        begins = [i for i in part if not self._goes_on(i, states.get(self._first + i))]
+        if not begins:
             return
-        seed_generators(seed or self._seeds[i][0])
-        self._simulators.seed(i, seed or self._seeds[i][0])
-        self._is_seeded[i] = True
+        if len(begins) < len(part) and self._stepper.autoreset is not Autoreset.CALLER:
+            raise self._stepper.error(
+                0, "has saved states of only some environments, and cannot reset the others alone"
+            )
+        out = self._row(row)
+        self._begin(begins, out)
+        self.count(0)
+        if self._num_random and len(begins) == len(part):
+            self._take_random_steps(part, row)
+        for b in self.refused.keys() & {self._first + i for i in part}:
+            self._arrays.carry.observation[b] = out[b - self._first]
+            self._arrays.carry.is_fresh[b] = True
 
-    def _take_random_steps(self, i: int, out: NDArray[Any], rng: np.random.Generator) -> None:
-        """Take up to ``decorrelation_steps`` random actions; no rollout keeps their results."""
-        env, b = self.envs[i], self._indices[i]
-        num_steps = int(rng.integers(self._config.decorrelation_steps + 1))
-        if not num_steps:
-            return
-        space, mask = env.spec.action, env.spec.mask
-        actions = random_values(space, rng, num_steps) if mask is None else None
-        spec = replace(self._config.rollout_spec(env.spec), T=1, B=self._rollout.action.shape[1])
-        scratch = Rollout.allocate(replace(spec, observation=Leaf((), np.dtype(np.bool_))))
-        simulators = Each([env], scratch, range(b, b + 1))
-        for k in range(num_steps):
-            if actions is None:
-                scratch.action[0, b] = random_values(space, rng, 1, out.reshape(1)[ACTION_MASK])[0]
-            else:
-                scratch.action[0, b] = actions[k]
-            if simulators.step(0, [out], [False])[0]:
-                self._begin_episode(i, out)
-            self._check_mask(i, out)
-            self.count(1)
+    def _goes_on(self, i: int, state: State) -> bool:
+        """Whether environment ``i`` takes ``state``."""
+        if not isinstance(state, bytes):
+            return False
+        try:
+            if self._stepper.set_state(i, state):
+                self._idle.append(i)
+        except SamplerError as error:
+            self.refused[self._first + i] = str(error)
+            return False
+        return True
+
+    def _begin(
+        self,
+        which: Sequence[int],
+        out: NDArray[Any],
+        goes_on: Collection[int] = (),
+        seeds: Mapping[int, np.random.SeedSequence] | None = None,
+    ) -> None:
+        """Begin episodes in the environments ``which``, with first observations in ``out``.
+
+        Args:
+            which: the environments.
+            out: ``[n, ...]``.
+            goes_on: environments that go on after a lost life, without a reset.
+            seeds: seeds by environment.
+        """
+        if goes_on:
+            self._arrays.reset_info[self._at([i for i in which if i in goes_on])] = np.nan
+        for part in self._parts([i for i in which if i not in goes_on]):
+            self._seed(part, seeds or {})
+            self._stepper.reset(part, out)
+            if self._is_masked:
+                self._check_masks(out, set(self._all).difference(part))
+
+    def _seed(self, part: Sequence[int], given: Mapping[int, np.random.SeedSequence]) -> None:
+        """Seed those in ``given``, and others that were never seeded with their own seed."""
+        # The first seeds of a batch are for all of its environments.
+        new = self._unseeded if self._stepper.is_batch else self._unseeded.intersection(part)
+        which = sorted(new.union(i for i in part if i in given))
+        if which:
+            seeds = {i: given.get(i, self._seeds[i][0]) for i in which}
+            seed_generators(seeds[which[0]])
+            self._stepper.seed(seeds)
+            self._unseeded.difference_update(which)
+
+    def _take_random_steps(self, part: Sequence[int], row: int) -> None:
+        """Take up to ``decorrelation_steps`` random actions, to arrive in observation row ``row``.
+
+        The row of results before it is used for them, and is blank afterwards.
+        """
+        stepper, rollout, t = self._stepper, self._rollout, row - 1
+        space, out = stepper.spec.action, self._row(row)
+        resets_itself = stepper.autoreset is not Autoreset.CALLER
+        rngs = {i: np.random.default_rng(self._seeds[i][1]) for i in part}
+        most = self._num_random + 1
+        num_steps = {i: int(rng.integers(most)) for i, rng in rngs.items()}
+        longest = max(num_steps.values())
+        if resets_itself:
+            num_steps = dict.fromkeys(part, longest)
+        own = slice(self._first + part[0], self._first + part[-1] + 1)
+        actions = zeros(space, longest, len(part))
+        if not self._is_masked:
+            for i, n in num_steps.items():
+                actions[longest - n :, i - part[0]] = random_values(space, rngs[i], n)
+        for k in range(longest):
+            left = longest - k
+            if k:
+                self._begin_again([i for i in part if num_steps[i] == left], out)
+            begun = [i for i in part if num_steps[i] >= left]
+            if self._is_masked:
+                self._draw_allowed(rngs, begun, actions[k], out)
+            rollout.action[t, own] = actions[k]
+            done = stepper.step(t, self._idle, None if stepper.is_batch else part[0])
+            ended = [i for i in done if rollout.episode_ended[t, self._first + i]]
+            if stepper.autoreset is Autoreset.NEXT_STEP:
+                self._idle = ended
+            elif ended and not resets_itself:
+                self._begin(ended, out)
+            if self._is_masked and not stepper.is_batch:
+                self._check_masks(out, set(self._all).difference(part))
+            self.count(len(begun))
+        if longest:
+            self._begin_again([i for i in part if not num_steps[i]], out)
+            for array in (rollout.action, *rollout.results, rollout.info):
+                array[t, own] = 0
+
+    def _begin_again(self, which: list[int], out: NDArray[Any]) -> None:
+        """Let environments of a batch begin as if they had taken no step."""
+        if which:
+            self._stepper.seed({i: self._seeds[i][0] for i in which})
+            self._begin(which, out)
+
+    def _draw_allowed(
+        self,
+        rngs: Mapping[int, np.random.Generator],
+        begun: Collection[int],
+        action: NDArray[Any],
+        out: NDArray[Any],
+    ) -> None:
+        """Draw allowed actions, from ``rngs`` for the environments that have ``begun``."""
+        space, masks = self._stepper.spec.action, out[ACTION_MASK]
+        spare = np.random.default_rng(0)  # for environments that will begin again
+        first = min(rngs)
+        for i in rngs:
+            if has_allowed(space, masks[i : i + 1])[0]:
+                rng = rngs[i] if i in begun else spare
+                action[i - first] = random_values(space, rng, 1, masks[i : i + 1])[0]
+
+    def _check_masks(self, out: NDArray[Any], but: Collection[int]) -> None:
+        """Raise SamplerError if no action is allowed in an environment that is not in ``but``."""
+        spec, is_batch = self._stepper.spec, self._stepper.is_batch
+        for i in np.flatnonzero(~has_allowed(spec.action, out[ACTION_MASK])).tolist():
+            if i not in but:
+                who = f"environment {self._first + i}" + ("" if is_batch else f" ({spec.name})")
+                raise SamplerError(f"{who}: {NOTHING_ALLOWED}")
+
+    def _row(self, row: int) -> NDArray[Any]:
+        out: NDArray[Any] = self._rollout.observation[row, self._columns]
+        return out
+
+    def _at(self, which: Sequence[int]) -> NDArray[np.int64]:
+        columns: NDArray[np.int64] = np.asarray(which, np.int64) + self._first
+        return columns
+
+
+_LOSES_LIVES = (
+    "lost a life; autoreset_mode=NextStep needs a batch that ends episodes with games alone: use "
+    "autoreset_mode=SameStep"
+)

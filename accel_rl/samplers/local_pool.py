@@ -16,15 +16,14 @@ from accel_rl.envs.batched import Simulators
 from accel_rl.envs.reach import Answer, Request
 from accel_rl.rollout import Rollout, RolloutSpec
 from accel_rl.samplers.base import (
+    Autoreset,
     SamplerConfig,
     SamplerError,
     check_memory,
     of_another_process,
     was_closed,
 )
-from accel_rl.samplers.batch_block import BatchBlock, make_block, make_envs
 from accel_rl.samplers.block import (
-    Autoreset,
     Block,
     BlockArrays,
     Carry,
@@ -36,6 +35,7 @@ from accel_rl.samplers.block import (
 )
 from accel_rl.samplers.boundary import Place
 from accel_rl.samplers.generators import State, get_generators, set_generators
+from accel_rl.samplers.make_block import make_block, make_envs
 from accel_rl.samplers.shared import CALL, GET_STATE, LOOK_SECONDS, STEP
 from accel_rl.system.functions import FAILURES
 
@@ -192,7 +192,7 @@ class LocalPool:
         self._config, self._seed, self._autoreset = config, seed, autoreset
         # Of this process, whose environments seed and use them until they are closed.
         self._generators: State | None = get_generators()
-        self._blocks: list[Block | BatchBlock] = []
+        self._blocks: list[Block] = []
         self._envs: list[list[Environment] | Simulators] = []
         self._orders: dict[int, tuple[int, int]] = {}  # command and row of what is released
         self._states: EnvStates = {}

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from accel_rl.envs.base import EnvFactory
 from accel_rl.envs.reach import Answer, Request
 from accel_rl.rollout import Rollout, RolloutSpec, truncate_running
-from accel_rl.samplers.base import SamplerConfig, SamplerError, WorkerError
-from accel_rl.samplers.block import Autoreset, EnvStates, count_nothing
+from accel_rl.samplers.base import Autoreset, SamplerConfig, SamplerError, WorkerError
+from accel_rl.samplers.block import EnvStates, count_nothing
 from accel_rl.samplers.boundary import Place
 from accel_rl.samplers.process import pickle_request
 from accel_rl.samplers.shared import (

@@ -35,7 +35,6 @@ from accel_rl.samplers.base import (
     not_running,
     one_at_a_time,
 )
-from accel_rl.samplers.batch_block import probe_spec_for
 from accel_rl.samplers.block import EnvStates, count_nothing
 from accel_rl.samplers.boundary import Boundary, EpisodeTracker
 from accel_rl.samplers.layout import (
@@ -49,6 +48,7 @@ from accel_rl.samplers.layout import (
     rotation,
 )
 from accel_rl.samplers.local_pool import LocalPool, Pool
+from accel_rl.samplers.make_block import probe_spec_for
 from accel_rl.samplers.pool import WorkerPool
 from accel_rl.samplers.shared import RESET
 from accel_rl.samplers.workers import NICENESS

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.rollout import Layout, Rollout, RolloutSpec, carve, layout_bytes
-from accel_rl.samplers.base import SamplerConfig
-from accel_rl.samplers.block import Autoreset, BlockArrays, Carry, EnvStates
+from accel_rl.samplers.base import Autoreset, SamplerConfig
+from accel_rl.samplers.block import BlockArrays, Carry, EnvStates
 
 STEP = 1
 RESET = 2

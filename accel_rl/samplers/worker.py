@@ -25,9 +25,9 @@ from typing import Any
 from accel_rl.envs.base import EnvFactory, close_all
 from accel_rl.envs.reach import Answer
 from accel_rl.samplers.base import SamplerError
-from accel_rl.samplers.batch_block import BatchBlock, make_block, make_envs
 from accel_rl.samplers.block import Block, check_distinct, environment_seed
 from accel_rl.samplers.generators import Turns
+from accel_rl.samplers.make_block import make_block, make_envs
 from accel_rl.samplers.shared import (
     CALL,
     CLOSE,
@@ -52,7 +52,7 @@ class CloseError(SamplerError):
     """An environment failed in its ``close``, when nothing else was wrong."""
 
 
-Blocks = list[tuple[int, Block | BatchBlock]]
+Blocks = list[tuple[int, Block]]
 """a worker's environments of each of its groups, by group"""
 
 
@@ -211,7 +211,7 @@ def _take_place(setup: Setup) -> None:
     os.nice(setup.niceness)
 
 
-def _leave(block: Block | BatchBlock, command: int, descriptor: int) -> None:
+def _leave(block: Block, command: int, descriptor: int) -> None:
     """Leave the states of environments, or the answers to a request, behind what is there."""
     if command == GET_STATE:
         left = pickle.dumps(block.get_states())

@@ -17,13 +17,14 @@ from typing import Any
 from accel_rl.envs.base import EnvFactory
 from accel_rl.rollout import RolloutSpec
 from accel_rl.samplers.base import (
+    Autoreset,
     SamplerConfig,
     WorkerError,
     check_memory,
     of_another_process,
     was_closed,
 )
-from accel_rl.samplers.block import Autoreset, EnvStates
+from accel_rl.samplers.block import EnvStates
 from accel_rl.samplers.process import (
     KILL_SECONDS,
     WorkerProcess,

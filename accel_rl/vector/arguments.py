@@ -15,8 +15,8 @@ from accel_rl.envs.base import EnvFactory, Environment, EnvSpec
 from accel_rl.envs.batched import BatchReset, One
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
 from accel_rl.envs.make import is_atari_game, make_env_factory, probe
-from accel_rl.samplers.batch_block import autoreset_of
 from accel_rl.samplers.block import LEAVE, NEW_GAME, NEXT_EPISODE
+from accel_rl.samplers.make_block import autoreset_of
 from accel_rl.settings import check_kind
 from accel_rl.spaces import ACTION_MASK, OBSERVATION, to_gymnasium
 

@@ -16,11 +16,11 @@ from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import EnvFactory
 from accel_rl.envs.reach import Request, call, get_attr, set_attr, set_options
 from accel_rl.rollout import RolloutSpec, info_values
-from accel_rl.samplers.base import SamplerConfig, SamplerError, check_memory
-from accel_rl.samplers.batch_block import check_autoreset
-from accel_rl.samplers.block import LEAVE, Autoreset, Play
+from accel_rl.samplers.base import Autoreset, SamplerConfig, SamplerError, check_memory
+from accel_rl.samplers.block import LEAVE, Play
 from accel_rl.samplers.layout import assign_columns, plan_workers
 from accel_rl.samplers.local_pool import LocalPool, Pool
+from accel_rl.samplers.make_block import check_autoreset
 from accel_rl.samplers.pool import WorkerPool
 from accel_rl.samplers.shared import RESET, STEP
 from accel_rl.spaces import write_values
@@ -199,7 +199,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
     ) -> Pool:
         if seed is None:
             seed = int(np.random.SeedSequence().generate_state(1)[0])
-        mode: Autoreset = self._mode.value
+        mode = Autoreset(self._mode.value)
         if self.plan is None:
             return LocalPool(factory, spec, config, seed, config.num_groups, mode)
         cores = self.plan.worker_cpus

@@ -13,8 +13,8 @@ from accel_rl.envs.base import StepResult
 from accel_rl.ga3c.segments import Segment, Segments
 from accel_rl.rollout import Rollout, truncate_running
 from accel_rl.samplers.base import SamplerConfig
-from accel_rl.samplers.batch_block import make_block
 from accel_rl.samplers.block import BlockArrays, Carry
+from accel_rl.samplers.make_block import make_block
 
 GAMMA = 0.9
 GAMES = ["." * k + end for k, end in product(range(7), ["t", "c", "b", "l.c", "lt"])]

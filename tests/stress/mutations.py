@@ -426,7 +426,7 @@ clip_action_high_only envs/clipped.py envs/test_envs_clipped.py
 + np.clip(action, None, leaf.bounds[1])
 
 final_observation_not_kept samplers/block.py samplers/test_samplers_equality.py samplers
-- self._rollout.final_observation[slot, index] = out
+- rollout.final_observation[slot, first + i] = final
 + pass
 
 worker_unseeded_restart samplers/block.py samplers/test_samplers_episodes.py
@@ -627,9 +627,9 @@ run_directory_not_held runs/directory.py sweep/test_sweep_resume.py
 + pass
 +         yield
 
-batch_reset_counts_as_step samplers/batch_block.py samplers/test_samplers_batched.py
-- np.logical_not(was_idle, out=rollout.valid[t, columns])
-+ rollout.valid[t, columns] = True
+batch_reset_counts_as_step samplers/steppers.py samplers/test_samplers_batched.py
+- valid[idle] = False
++ pass
 
 larger_slices_not_dealt_round samplers/layout.py samplers/test_samplers_pool.py
 - (places - g * num_larger) % slices < num_larger
@@ -639,8 +639,8 @@ last_reward_not_told samplers/action_server.py models/test_models_memory.py
 - self._states.finish(batch.reward[-1])
 + self._states.finish(None)
 
-waiting_counts_as_step samplers/simulators.py samplers/test_samplers_episodes.py samplers
-- valid[k] = not idle
+waiting_counts_as_step samplers/steppers.py samplers/test_samplers_episodes.py samplers
+- valid[k] = not skip
 + valid[k] = True
 
 inner_leaf_at_start spaces.py envs/test_spaces.py

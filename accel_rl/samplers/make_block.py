@@ -1,0 +1,136 @@
+"""Making the environments of a block, and checking that they suit the sampler."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+
+from accel_rl.envs.base import EnvFactory, Environment, EnvSpec, close_quietly
+from accel_rl.envs.batched import Batched, BatchReset, One, Simulators, call_factory
+from accel_rl.envs.make import probe
+from accel_rl.rollout import RolloutSpec
+from accel_rl.samplers.base import Autoreset, SamplerConfig, SamplerError
+from accel_rl.samplers.block import Block, BlockArrays
+from accel_rl.samplers.generators import seed_generators
+from accel_rl.samplers.steppers import AtOnce, OneByOne, Stepper
+from accel_rl.spaces import describe
+
+_OWN: dict[BatchReset, tuple[str, ...]] = {
+    "disabled": ("immediate", "wait", "NextStep", "SameStep", "Disabled"),
+    "next_step": ("immediate", "NextStep"),
+    "same_step": ("immediate", "SameStep"),
+}
+"""what each kind of batch can be used for"""
+
+
+def make_envs(
+    factory: EnvFactory, columns: slice, spec: RolloutSpec, seed: np.random.SeedSequence
+) -> list[Environment] | Simulators:
+    """Make the environments of ``columns``, or their batch, with generators of ``seed``.
+
+    A factory with a parameter ``env_index`` is called with the column of each environment.
+
+    Raises:
+        SamplerError: an environment does not fit the rollout.
+    """
+    envs: list[Any] = []
+    seed_generators(seed)
+    try:
+        envs.append(call_factory(factory, columns.start))
+        if isinstance(envs[0], Batched):
+            batch = envs.pop().make(columns.stop - columns.start, columns.start)
+            envs.append(batch)
+            _check_fits(batch, columns.start, spec)
+            return cast("Simulators", batch)
+        for index in range(columns.start, columns.stop):
+            if index > columns.start:
+                envs.append(call_factory(factory, index))
+            _check_fits(envs[-1], index, spec)
+        return envs
+    except BaseException:
+        for env in envs:
+            close_quietly(env)
+        raise
+
+
+def make_block(
+    envs: list[Environment] | Simulators,
+    columns: slice,
+    arrays: BlockArrays,
+    config: SamplerConfig,
+    seed: int,
+    restart: int = 0,
+    autoreset: Autoreset | None = None,
+) -> Block:
+    """Return what steps ``envs``, which `make_envs` has made. Arguments are those of `Block`."""
+    stepper: Stepper
+    if isinstance(envs, list):
+        stepper = OneByOne(envs, arrays.rollout, columns, arrays.reset_info)
+    else:
+        wanted = config.reset_policy if autoreset is None else autoreset.value
+        check_autoreset(envs.spec.name, envs.autoreset, wanted)
+        stepper = AtOnce(envs, arrays.rollout, columns, arrays.reset_info)
+    return Block(stepper, columns, arrays, config, seed, restart, autoreset)
+
+
+def probe_spec_for(factory: EnvFactory, config: SamplerConfig) -> EnvSpec:
+    """Return the spec of the factory's environments, if they can be reset as ``config`` says.
+
+    Raises:
+        EnvError: there is no such environment.
+        ValueError: they are a batch that cannot be reset so.
+    """
+    spec, own, rests = probe(factory, _look)
+    check_autoreset(spec.name, own, config.reset_policy, rests=rests)
+    return spec
+
+
+def check_autoreset(name: str, own: BatchReset | None, wanted: str, *, rests: bool = True) -> None:
+    """Raise ValueError if a batch that resets in its ``own`` way cannot be reset as ``wanted``.
+
+    Args:
+        name: the environment.
+        own: None if it is no batch.
+        wanted: a reset policy, or the value of a mode of Gymnasium's.
+        rests: whether steps of the batch leave environments as they are whose episode has ended.
+    """
+    if own is not None and wanted == "wait" and not rests:
+        raise ValueError(
+            f"reset_policy is wait, and environment {name} is a vector environment that cannot "
+            f"leave environments out of a step, so that those that wait would go on; use immediate"
+        )
+    if own is None or wanted in _OWN[own]:
+        return
+    is_policy = wanted in ("immediate", "wait")
+    possible = [each for each in _OWN[own] if (each in ("immediate", "wait")) == is_policy]
+    raise ValueError(
+        f"{'reset_policy' if is_policy else 'autoreset_mode'} is {wanted}, and environment {name} "
+        f"is a batch with autoreset={own!r}, which resets its environments itself; use "
+        f"{possible[0]}, or a batch with autoreset='disabled'"
+    )
+
+
+def autoreset_of(env: Any) -> BatchReset | None:
+    """How an environment that `probe` has made resets itself; None if it is no batch."""
+    return env.simulators.autoreset if isinstance(env, One) else None
+
+
+def _look(env: Any) -> tuple[EnvSpec, BatchReset | None, bool]:
+    is_batch = isinstance(env, One)
+    return env.spec, autoreset_of(env), not is_batch or getattr(env.simulators, "rests", True)
+
+
+def _check_fits(env: Any, index: int, expected: RolloutSpec) -> None:
+    """Raise SamplerError if environment ``index`` is not like the one that was looked at."""
+    spec: EnvSpec = env.spec
+    found = (describe(spec.observation), describe(spec.action), spec.info_keys)
+    wanted = (describe(expected.observation), describe(expected.action), expected.info_keys)
+    if found != wanted:
+        names = ("observation", "action", "info_keys")
+        wrong = [i for i in range(len(names)) if found[i] != wanted[i]]
+        differences = "; ".join(f"{names[i]} is {found[i]} and not {wanted[i]}" for i in wrong)
+        raise SamplerError(
+            f"environment {index} ({spec.name}) differs from environment 0: {differences}; all "
+            f"environments of one sampler must be alike in these"
+        )

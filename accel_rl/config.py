@@ -19,7 +19,7 @@ from accel_rl.envs.clipped import clipped
 from accel_rl.parallel import Adam, ParallelConfig
 from accel_rl.samplers import SamplerConfig
 from accel_rl.settings import check_settings, option, when
-from accel_rl.trackers.client import TENSORBOARD, check_trackers
+from accel_rl.trackers import TENSORBOARD, check_trackers
 
 _MOST_CAPTURED_STEPS = 32  # of a memory
 

@@ -26,7 +26,7 @@ from accel_rl.system.process_settings import directory, taking_back
 from accel_rl.tools.movie import SUFFIXES, film
 from accel_rl.tools.output import check_output, show_progress
 from accel_rl.tools.policy import SavedPolicy, load_agent
-from accel_rl.trackers.client import Trackers
+from accel_rl.trackers import Trackers
 from accel_rl.training.devices import pick_device
 from accel_rl.training.evaluation import longest_game
 from accel_rl.training.torch_setup import sampling_threads

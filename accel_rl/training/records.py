@@ -17,7 +17,7 @@ from accel_rl.runs.files import draw_or_warn
 from accel_rl.runs.tables import EPISODE_WINDOW, CurveRows, MetricsWriter
 from accel_rl.samplers.base import Episode, SamplerTimes
 from accel_rl.system.stopping import Interrupted, StopRequest
-from accel_rl.trackers.client import TENSORBOARD, Trackers
+from accel_rl.trackers import TENSORBOARD, Trackers
 from accel_rl.training.device_clock import make_device_clock
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.metrics import (

@@ -33,7 +33,7 @@ from accel_rl.system.process_settings import directory, taking_back
 from accel_rl.system.processes import NO_MORE_PROCESSES, lacks_processes
 from accel_rl.system.signing import user_key
 from accel_rl.system.stopping import Interrupted, StopRequest
-from accel_rl.trackers.client import check_installed
+from accel_rl.trackers import check_trackers
 from accel_rl.training.build import AnyRun, build
 from accel_rl.training.devices import computes_bfloat16_slowly, describe_sharing
 from accel_rl.training.live import make_progress
@@ -112,7 +112,7 @@ def train(
         Interrupted: the run was stopped before its first iteration.
         TeamError: another learner has ended.
     """
-    check_installed(config.tracker)
+    check_trackers(config.tracker, installed=True)
     place = run_place(config)
     with contextlib.ExitStack() as stack:
         stack.enter_context(taking_back([directory()]))  # where an environment has changed it

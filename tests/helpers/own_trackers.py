@@ -1,9 +1,6 @@
-"""Trackers of a user's own: one that writes what it gets, and others that fail in each way."""
+"""Trackers of a user's own: one that writes what it gets, and others that fail."""
 
 import json
-import os
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +26,24 @@ class Keeper:
         self.note("close")
 
 
-class Raising(Keeper):
-    def log(self, values: dict[str, float], steps: int) -> None:
-        raise ConnectionError("the server\nis gone")
+class Failing(Keeper):
+    """Raises an error instead of one of the calls."""
+
+    def __init__(self, failing: str) -> None:
+        self.failing = failing
+
+    def note(self, what: object, *more: object) -> None:
+        if what == self.failing:
+            raise ConnectionError("the server\nis gone")
 
 
-class Hanging(Keeper):
-    def log(self, values: dict[str, float], steps: int) -> None:
-        time.sleep(3600)
+def fails_in_make(*about: Any) -> Any:
+    raise ConnectionError("the server\nis gone")
 
 
-class Dying(Keeper):
-    def log(self, values: dict[str, float], steps: int) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
+def fails_in_log(*about: Any) -> Any:
+    return Failing("row")
+
+
+def fails_in_close(*about: Any) -> Any:
+    return Failing("close")

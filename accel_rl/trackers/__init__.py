@@ -1,1 +1,0 @@
-"""Hand the metrics of runs to experiment trackers."""

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.spaces import Leaf, Space, dtype_of, shape_of
+from accel_rl.system.shared_memory import round_up
 
 ALIGNMENT_BYTES = 64  # one cache line, and what vector loads like
 
@@ -173,8 +174,7 @@ class Rollout:
 
 def _zeros_on_own_pages(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     num_bytes = math.prod(shape) * dtype.itemsize
-    whole = -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
-    memory = np.zeros(whole + mmap.PAGESIZE, np.uint8)
+    memory = np.zeros(round_up(num_bytes, mmap.PAGESIZE) + mmap.PAGESIZE, np.uint8)
     begin = -memory.ctypes.data % mmap.PAGESIZE
     return np.ndarray(shape, dtype, memory, begin)
 
@@ -229,7 +229,10 @@ def info_values(info: NDArray[Any], k: int) -> NDArray[np.float32]:
 
 def layout_bytes(layout: Layout) -> int:
     """Bytes that `carve` needs for ``layout``, alignment included."""
-    return sum(_aligned(math.prod(shape) * dtype.itemsize) for shape, dtype in layout.values())
+    return sum(
+        round_up(math.prod(shape) * dtype.itemsize, ALIGNMENT_BYTES)
+        for shape, dtype in layout.values()
+    )
 
 
 def carve(layout: Layout, buffer: Any, offset: int = 0) -> dict[str, NDArray[Any]]:
@@ -237,9 +240,5 @@ def carve(layout: Layout, buffer: Any, offset: int = 0) -> dict[str, NDArray[Any
     arrays = {}
     for name, (shape, dtype) in layout.items():
         arrays[name] = np.ndarray(shape, dtype, buffer, offset)
-        offset += _aligned(arrays[name].nbytes)
+        offset += round_up(arrays[name].nbytes, ALIGNMENT_BYTES)
     return arrays
-
-
-def _aligned(num_bytes: int) -> int:
-    return -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

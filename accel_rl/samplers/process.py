@@ -23,6 +23,7 @@ from accel_rl.envs.reach import Answer, Request
 from accel_rl.samplers.base import SamplerError, WorkerError
 from accel_rl.samplers.block import EnvStates
 from accel_rl.samplers.shared import TELL_PLACE, Descriptors, Setup, dumps
+from accel_rl.system import shared_memory
 from accel_rl.system.functions import place_in_dump
 from accel_rl.system.processes import add_package_path, disown_in_forks
 from accel_rl.system.stopping import keeping_signals
@@ -85,16 +86,16 @@ class WorkerProcess:
         self.setup = setup
         self._descriptors: list[int] = []  # those of this process
         disown_in_forks(self)
-        theirs = [os.memfd_create("accel_rl_setup", os.MFD_CLOEXEC)]
+        theirs = [shared_memory.create("accel_rl_setup")]
         try:
             _write_setup(theirs[0], dumps(setup))
-            self._report = os.memfd_create("accel_rl_report", os.MFD_CLOEXEC)
+            self._report = shared_memory.create("accel_rl_report")
             self._descriptors.append(self._report)
             # A life pipe of its own: who is told of its end is a property of the open file.
             life_read, life = os.pipe()
             theirs.append(life_read)
             self._descriptors.append(life)
-            self._states = os.memfd_create("accel_rl_states", os.MFD_CLOEXEC)
+            self._states = shared_memory.create("accel_rl_states")
             self._descriptors.append(self._states)
             inherited = Descriptors(
                 theirs[0], self._report, life_read, memory, factory, wake, started, self._states
@@ -265,7 +266,7 @@ class WorkerProcess:
 
     def free(self) -> None:
         """Close the descriptors. Calling it again, from another thread, too, does nothing."""
-        close_descriptors(self._descriptors)
+        shared_memory.close_descriptors(self._descriptors)
 
     def disown(self) -> None:
         """In a fork: the worker ends when the process that started it does, whatever forks do."""
@@ -335,20 +336,13 @@ def _less_than(num_workers: int) -> str:
     )
 
 
-def close_descriptors(descriptors: list[int]) -> None:
-    """Close all and empty the list; each is closed once, whichever threads call this."""
-    with suppress(IndexError):
-        while True:
-            os.close(descriptors.pop())
-
-
 def store_factory(factory: EnvFactory) -> int:
     """A file descriptor of memory with the pickled ``factory``, which all workers read.
 
     Raises:
         ValueError: it cannot be pickled.
     """
-    descriptor = os.memfd_create("accel_rl_factory", os.MFD_CLOEXEC)
+    descriptor = shared_memory.create("accel_rl_factory")
     try:
         with open(descriptor, "wb", closefd=False) as file:
             file.write(dumps(factory))

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from accel_rl.rollout import Layout, Rollout, RolloutSpec, carve, layout_bytes
 from accel_rl.samplers.base import Autoreset, SamplerConfig
 from accel_rl.samplers.block import BlockArrays, Carry, EnvStates
+from accel_rl.system import shared_memory
 
 STEP = 1
 RESET = 2
@@ -147,9 +148,8 @@ class Setup(NamedTuple):
 
 def create_memory(spec: PoolSpec) -> int:
     """A file descriptor of new, zeroed shared memory for ``spec``; it dies with its last holder."""
-    descriptor = os.memfd_create("accel_rl", os.MFD_CLOEXEC)
-    os.ftruncate(descriptor, spec.rollout.nbytes + layout_bytes(_layout(spec)))
-    return descriptor
+    size = spec.rollout.nbytes + layout_bytes(_layout(spec))
+    return shared_memory.create("accel_rl", size)
 
 
 def map_memory(spec: PoolSpec, descriptor: int) -> SharedArrays:

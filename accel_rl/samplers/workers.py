@@ -29,7 +29,6 @@ from accel_rl.samplers.process import (
     KILL_SECONDS,
     WorkerProcess,
     allow_open_files,
-    close_descriptors,
     shortage,
     store_factory,
 )
@@ -45,6 +44,7 @@ from accel_rl.samplers.shared import (
     fence,
     map_memory,
 )
+from accel_rl.system import shared_memory
 from accel_rl.system.processes import disown_in_forks, open_standard_descriptors
 from accel_rl.system.topology import available_cpus
 
@@ -116,7 +116,7 @@ class Workers:
             self._epoll = select.epoll()
             self._open_descriptors(factory)
         except BaseException as error:
-            close_descriptors(self._descriptors)
+            shared_memory.close_descriptors(self._descriptors)
             if isinstance(error, OSError):
                 raise shortage(error, W) from error
             raise
@@ -411,7 +411,7 @@ class Workers:
         for process in self.processes.values():
             process.free()
         self._epoll.close()
-        close_descriptors(self._descriptors)
+        shared_memory.close_descriptors(self._descriptors)
 
     def disown(self) -> None:
         """In a fork of the process that made this: nothing of it can be used."""

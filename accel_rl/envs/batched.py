@@ -82,11 +82,8 @@ class Simulators(Protocol):
     - ``same_step``: in the same call of `step`, which returns the first observation and writes
       the last one into ``results.final_observation``.
 
-    A batch may have more members. `VectorEnv` shows an ``observation_space``. It reads, sets and
-    calls attributes of the batch, which its environments share, or uses the methods
-    ``get_attr(name)``, ``set_attr(name, values)`` and ``call(name, *args, **kwargs)``, whose values
-    are ``[n]``. ``get_state(i)`` and ``set_state(i, state)`` save environment ``i`` as in
-    `Resumable`.
+    A batch may have more members. `VectorEnv` shows an ``observation_space``. ``get_state(i)`` and
+    ``set_state(i, state)`` save environment ``i`` as in `Resumable`.
     """
 
     @property

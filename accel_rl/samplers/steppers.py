@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from accel_rl.envs.base import Environment, EnvSpec, Resumable, close_all
 from accel_rl.envs.batched import Results, Simulators
 from accel_rl.envs.errors import EnvError
-from accel_rl.envs.reach import Answer, Request, attempt, reach_batch
+from accel_rl.envs.reach import Answer, Request, attempt
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import Autoreset, SamplerError
-from accel_rl.system.functions import FAILURES, place_of, place_of_method
+from accel_rl.system.functions import FAILURES, place_of
 from accel_rl.system.states import check_takes, decode_state, encode_state
 
 _NO_STEP = (0.0, 0.0, False, False, False, ())
@@ -176,8 +176,7 @@ class OneByOne:
             values = view[begin:k].tolist()
             if not all(map(isfinite, values)):
                 i = [isfinite(value) for value in values].index(False)
-                place = place_of_method(envs[i], "step")
-                what = f"returned the {name} {values[i]}; it must be finite{place}"
+                what = f"returned the {name} {values[i]}; it must be finite"
                 raise self.error(begin - first + i, what)
         return done
 
@@ -239,11 +238,8 @@ class OneByOne:
         env = self.envs[i]
         if isinstance(error, EnvError):  # which says the rest, and where something was raised
             what = str(error).removeprefix(f"environment {env.spec.name}").lstrip(": ")
-            was_placed = error.__cause__ is not None and place_of(error.__cause__)
-            what += "" if was_placed else place_of_method(env, call)
         else:
-            place = place_of(error) or place_of_method(env, call)
-            what = f"failed in {call}: {type(error).__name__}: {error}{place}"
+            what = f"failed in {call}: {type(error).__name__}: {error}{place_of(error)}"
         return self.error(i, what)
 
     def _write_info(self, all_info: NDArray[Any], k: int, info: Sequence[Any]) -> None:
@@ -367,11 +363,9 @@ class AtOnce:
         return bool(decoded["is_idle"])
 
     def call(self, request: Request) -> dict[int, Answer]:
-        first, last = self._columns.start, self._columns.stop - 1
-        given = {b - first: each for b, each in request.arguments.items() if first <= b <= last}
-        answer = attempt(reach_batch, self._batch, request.function, given, self._n)
-        values = answer.value or dict.fromkeys(given)
-        return {first + i: answer._replace(value=values[i]) for i in given}
+        what = "environments of a batch cannot be reached one by one"
+        meant = request.arguments.keys() & range(self._columns.start, self._columns.stop)
+        return dict.fromkeys(meant, Answer(None, "TypeError", what))
 
     def error(self, i: int, what: str) -> SamplerError:
         first, last = self._columns.start, self._columns.stop - 1

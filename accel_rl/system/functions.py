@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import inspect
 import os
 import re
 import sys
@@ -117,25 +116,8 @@ def place_of(error: BaseException, *, libraries: bool = True) -> str:
     return _last_place([(each.filename, each.lineno, each.name) for each in frames], libraries)
 
 
-def place_of_method(owner: object, name: str) -> str:
-    """Where the user has written the method ``name`` of ``owner``, in brackets; or empty.
-
-    Of Gymnasium's wrappers (each has the next as ``env``) the outermost method of theirs counts.
-    """
-    seen: list[object] = []
-    while owner is not None and owner not in seen:
-        code = getattr(inspect.unwrap(getattr(type(owner), name, None)), "__code__", None)  # type: ignore[arg-type]
-        if code is not None:
-            place = _last_place([(code.co_filename, code.co_firstlineno, code.co_name)], False)
-            if place:
-                return place
-        seen.append(owner)
-        owner = getattr(owner, "env", None)
-    return ""
-
-
 def place_in_dump(text: str) -> str:
-    """Likewise for the stack that `faulthandler` has written, whose last call comes first."""
+    """`place_of` for the stack that `faulthandler` has written, whose last call comes first."""
     frames = [(file, int(line), name) for file, line, name in _DUMPED.findall(text)]
     return _last_place(frames[::-1], libraries=True)
 

@@ -358,8 +358,8 @@ WARNED = {
 """faults after all results are there, of which a worker warns"""
 
 
-def line_of(name: str) -> int:
-    """The line that the message about a fault names: that with ``# here``, else of `step`."""
+def line_of(name: str) -> int | None:
+    """The line that the message about a fault names, which has ``# here``; None: it names none."""
     code = FAULTS[name].__code__
     lines = Path(__file__).read_text().splitlines()
     first = code.co_firstlineno  # of the decorator
@@ -368,7 +368,7 @@ def line_of(name: str) -> int:
             return number + 1
         if not lines[number]:
             break
-    return Faulty.step.__code__.co_firstlineno
+    return None
 
 
 def _note(program: subprocess.Popen[bytes]) -> None:

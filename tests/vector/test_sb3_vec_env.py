@@ -164,10 +164,9 @@ def test_what_their_callbacks_and_policies_ask_for_is_there() -> None:
     env.close()
 
 
-def test_batch_has_no_wrappers_but_a_monitor() -> None:
+def test_batch_counts_as_monitored() -> None:
     env = make(make_gymnasium_vector("CartPole-v1", vectorization_mode="sync"))
     assert env.env_is_wrapped(Monitor) == [True] * B
-    assert env.env_is_wrapped(gymnasium.wrappers.TimeLimit) == [False] * B
     env.close()
 
 

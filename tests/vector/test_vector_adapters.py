@@ -14,14 +14,12 @@ import pytest
 from gymnasium.envs import registration
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from space_envs import MaskedEnv, SpaceEnv, checksum
-from tiers import PROCESSES, SLOW, processes, slow, slow_processes
+from tiers import PROCESSES, SLOW, processes, slow_processes
 
-from accel_rl.envs import Batched, EnvSpec, Results, make_env_factory, probe_spec
-from accel_rl.envs.reach import call, get_attr
+from accel_rl.envs import Batched, Results, make_env_factory, probe_spec
 from accel_rl.samplers import ParallelSampler, PolicyInput, SamplerError, SerialSampler
-from accel_rl.spaces import Leaf, discrete, views, zeros
+from accel_rl.spaces import views, zeros
 from accel_rl.vector import VectorEnv
-from accel_rl.vector.adapters.ale import make_ale
 from accel_rl.vector.adapters.envpool import EnvPool, make_envpool
 from accel_rl.vector.adapters.gymnasium_vector import make_gymnasium_vector
 
@@ -109,18 +107,6 @@ def test_gymnasium_vector_environment_in_each_mode_is_itself(mode):
 def test_vectorised_environment_is_itself():
     steps = play(make_gymnasium_vector("CartPole-v1"), 120, 2)
     assert assert_plays(steps, gymnasium.make_vec("CartPole-v1", N), 2, 100) > 10
-
-
-@pytest.mark.parametrize("autoreset", [slow("next_step"), slow("same_step")])
-def test_ale_is_itself(autoreset):
-    from ale_py.vector_env import AtariVectorEnv
-
-    options = {"max_num_frames_per_episode": 80, "num_threads": 1}
-    steps = play(make_ale("breakout", autoreset=autoreset, **options), 50, 4)
-    mode = {"next_step": "NextStep", "same_step": "SameStep"}[autoreset]
-    env = AtariVectorEnv("breakout", N, autoreset_mode=mode, reward_clipping=False, **options)
-    assert assert_plays(steps, env, 4, np.array([100 + i for i in range(N)])) > 5
-    assert all((np.clip(each[2], -1, 1) == each[1]).all() for each in steps[1:])
 
 
 @pytest.fixture
@@ -408,9 +394,6 @@ def test_numbers_in_the_infos_of_a_batch_are_kept():
             lambda: Batched(lambda n: SyncVectorEnv([partial(SpaceEnv, "dict")] * n)).make(2),
             "its actions are.*one array",
         ),
-        (lambda: make_ale("breakot"), "game is 'breakot'"),
-        (lambda: make_ale("pong", autoreset="disabled"), "autoreset is 'disabled'"),
-        (lambda: make_ale("pong", reward_clipping=True), "reward_clipping cannot be given"),
         (
             lambda: Batched(lambda n: gymnasium.make_vec("CartPole-v1", n + 1)).make(2),
             "num_envs=3; it must have 2",
@@ -487,83 +470,21 @@ def test_envpool_breakout_clips_rewards_for_the_learner_alone(envpool):
     assert steps[1][6][0, 0] == 5
 
 
-# ---- attributes and methods of environments ------------------------------------------------------
+@pytest.mark.parametrize("num_workers", [0, processes(2)])
+def test_environments_of_a_batch_cannot_be_reached_one_by_one(num_workers):
+    def cart_poles(n: int) -> SyncVectorEnv:
+        make = lambda: gymnasium.make("CartPole-v1")  # noqa: E731
+        return SyncVectorEnv([make] * n, autoreset_mode=AutoresetMode.DISABLED)
 
-
-class Counted(gymnasium.Env[Any, Any]):
-    """It knows its place, and has an attribute and a method."""
-
-    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
-    action_space = gymnasium.spaces.Discrete(2)
-    gravity = 9.8
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-    def reset(self, **_: Any) -> Any:
-        return np.zeros(2, np.float32), {}
-
-    def step(self, _: Any) -> Any:
-        return np.zeros(2, np.float32), 0.0, False, False, {}
-
-    def weigh(self, mass: float, *, factor: float = 1.0) -> float:
-        return mass * self.gravity * factor + self.index
-
-
-def counted(n: int, first: int) -> SyncVectorEnv:
-    makes = [partial(Counted, first + i) for i in range(n)]
-    return SyncVectorEnv(makes, autoreset_mode=AutoresetMode.DISABLED)
-
-
-@pytest.mark.parametrize("num_workers", [0, slow_processes(2)])
-def test_attributes_of_environments_in_a_batch_are_reached(num_workers):
-    batched = Batched(counted, indexed=True)
-    with closing(VectorEnv(batched, 4, num_workers=num_workers)) as envs:
-        assert envs.get_attr("index") == (0, 1, 2, 3)
-        assert envs.call("weigh", 10.0, factor=0.5) == (49.0, 50.0, 51.0, 52.0)
-        envs.set_attr("gravity", [1.0, 2.0, 3.0, 4.0])
-        assert envs.get_attr("gravity") == (1.0, 2.0, 3.0, 4.0)
-        envs.set_attr("gravity", 5.0)
-        assert envs.call("weigh", 1.0) == (5.0, 6.0, 7.0, 8.0)
-        assert envs.reach(get_attr, {2: ("index",), 0: ("index",)}) == [2, 0]
-        with pytest.raises(AttributeError, match=r"environment 0 \(counted\): .*nowhere"):
-            envs.get_attr("nowhere")
-        with pytest.raises(TypeError, match="cannot be reached one by one"):
-            envs.reach(call, {1: ("weigh", (1.0,), {})})
+    with closing(VectorEnv(Batched(cart_poles), 4, num_workers=num_workers)) as envs:
+        for use in (
+            lambda: envs.get_attr("gravity"),
+            lambda: envs.set_attr("gravity", 1.0),
+            lambda: envs.call("render"),
+        ):
+            with pytest.raises(TypeError, match=r"environment 0 .*cannot be reached one by one"):
+                use()
         envs.reset(seed=1)
         with pytest.raises(TypeError, match="cannot be reached one by one"):
             envs.get_state()
-
-
-class Shared:
-    """A batch whose environments have their attributes in common."""
-
-    spec = EnvSpec(name="shared", observation=Leaf((), np.float32), action=discrete(2))
-    autoreset = "disabled"
-    gravity = 9.8
-
-    def __init__(self, n: int) -> None:
-        self.n = n
-
-    def seed(self, seeds: Any) -> None: ...
-
-    def reset(self, mask: Any, out: Any) -> None: ...
-
-    def step(self, action: Any, out: Any, results: Results) -> None: ...
-
-    def close(self) -> None: ...
-
-    def size(self) -> int:
-        return self.n
-
-
-@pytest.mark.parametrize("num_workers", [0, slow_processes(2)])
-def test_attributes_that_a_batch_shares_are_those_of_each_environment(num_workers):
-    with closing(VectorEnv(Batched(Shared), 4, num_workers=num_workers)) as envs:
-        assert envs.call("size") == ((4,) * 4 if num_workers == 0 else (2,) * 4)
-        envs.set_attr("gravity", 1.5)
-        assert envs.get_attr("gravity") == (1.5,) * 4
-        with pytest.raises(TypeError, match="share gravity: give one value"):
-            envs.set_attr("gravity", [1.0, 2.0, 3.0, 4.0])
-        with pytest.raises(AttributeError, match="nowhere"):
-            envs.call("nowhere")
+        assert envs.step(np.zeros(4, int))[1].tolist() == [1.0] * 4

@@ -122,8 +122,6 @@ class GymnasiumVector:
         n: the number of its environments.
         name: what messages call it.
         info_keys: numbers in the infos of each step that the rollout keeps.
-        frame_skip: emulator frames in a step.
-        clips_rewards: the learner sees rewards clipped to -1 to 1.
 
     Attributes:
         rests: True: `step` leaves environments as they are whose episode has ended.
@@ -132,21 +130,13 @@ class GymnasiumVector:
         EnvError: its spaces, size or mode do not fit; from `step`, for results that do not.
     """
 
-    def __init__(
-        self,
-        env: Any,
-        n: int,
-        name: str,
-        info_keys: Sequence[str] = (),
-        frame_skip: int = 1,
-        clips_rewards: bool = False,
-    ) -> None:
+    def __init__(self, env: Any, n: int, name: str, info_keys: Sequence[str] = ()) -> None:
         self.env = env
         self._n = n
         if env.num_envs != n:
             raise EnvError(f"environment {name} has num_envs={env.num_envs}; it must have {n}")
         self.spec, self._first_action = read_spec(
-            name, env.single_observation_space, env.single_action_space, info_keys, frame_skip
+            name, env.single_observation_space, env.single_action_space, info_keys
         )
         self.observation_space = env.single_observation_space
         try:
@@ -161,7 +151,6 @@ class GymnasiumVector:
             env.envs = [each if isinstance(each, Pausing) else Pausing(each) for each in env.envs]
         self.rests = type(env) is SyncVectorEnv
         self.reset_info = np.full((n, len(self.spec.info_keys)), np.nan, np.float32)
-        self._clips_rewards = clips_rewards
         self._takes_seeds = isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv | VectorEnv)
         self._seeds: list[int | None] = [None] * n
         self._has_ended = np.zeros(n, np.bool_)  # and was not reset, in a mode without autoreset
@@ -205,11 +194,7 @@ class GymnasiumVector:
         reward = check_array(name, "a reward", reward, shape, np.float32)
         terminated = check_array(name, "terminated", terminated, shape, np.bool_)
         truncated = check_array(name, "truncated", truncated, shape, np.bool_)
-        results.raw_reward[:] = reward
-        if self._clips_rewards:
-            np.clip(results.raw_reward, -1, 1, out=results.reward)
-        else:
-            results.reward[:] = results.raw_reward
+        results.reward[:] = results.raw_reward[:] = reward
         results.terminated[:] = terminated
         results.truncated[:] = truncated
         ended = np.logical_or(terminated, truncated, out=results.episode_ended)
@@ -233,9 +218,6 @@ class GymnasiumVector:
         self._seeds = [
             None if each else seed for seed, each in zip(self._seeds, mask.tolist(), strict=True)
         ]
-        return self._seed_argument(seeds)
-
-    def _seed_argument(self, seeds: list[int | None]) -> Any:
         if self._takes_seeds or seeds[0] is None:
             return seeds
         return seeds[0] & 0x7FFFFFFF  # simulators in C take no more

@@ -10,7 +10,6 @@ docs/algorithms/ga3c.md lists deviations from the paper and its code.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -34,8 +33,6 @@ from accel_rl.graphs import Fixed, Graphs
 from accel_rl.models import PolicyValue, Sequences
 from accel_rl.parallel import Exchange, RMSProp
 from accel_rl.settings import option, when
-
-_MOST_THREADS = 1024  # of a kind; the papers have up to 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +58,6 @@ class GA3CConfig(LearnerConfig):
     """How the loss of a batch combines its samples."""
     log_eps: float = 1e-6
     """Number added to probabilities in logarithms."""
-    max_importance_ratio: float | None = None
-    """Maximum of the ratio by which the policy loss of a sample is multiplied, against the policy
-    lag. The ratio is the probability of the action now, divided by its probability when it was
-    chosen, in float32. none: no ratio, as in the paper."""
     vtrace: bool = False
     """Use returns and advantages of V-trace within each segment (Espeholt et al.
     2018), against the policy lag."""
@@ -101,25 +94,14 @@ class GA3CConfig(LearnerConfig):
     a second."""
     tuner_interval_seconds: float = option(60.0, "engine", idle=when("learner.tuner", False))
     """Seconds between two changes."""
-    compatibility: bool = False
-    """Follow the published code where it differs from the paper, for comparison.
-    The last step of an episode is dropped, batches have more than min_training_batch samples, and
-    probabilities in logarithms are at least log_eps."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         positive = ("lr", "rmsprop_eps", "log_eps", "tuner_interval_seconds")
-        require(self, "above 0", lambda value: value > 0, *positive, "max_importance_ratio")
+        require(self, "above 0", lambda value: value > 0, *positive)
         counts = ("num_predictors", "num_trainers", "max_prediction_batch", "training_queue_size")
         require(self, "at least 1", lambda value: value >= 1, *counts, "max_agents")
         check_clips(self)
-        if self.vtrace and self.max_importance_ratio is not None:
-            raise ValueError(
-                f"max_importance_ratio={self.max_importance_ratio:g} and vtrace=true both correct "
-                f"the policy loss; leave out max_importance_ratio, or use vtrace=false"
-            )
-        threads = ("num_predictors", "num_trainers")
-        require(self, f"at most {_MOST_THREADS}", lambda value: value <= _MOST_THREADS, *threads)
         at_least_zero = ("value_coefficient", "entropy_coefficient", "rmsprop_initial")
         require(self, "at least 0", lambda value: value >= 0, *at_least_zero, "min_training_batch")
         require(self, "at least 0 and below 1", lambda value: 0 <= value < 1, "rmsprop_decay")
@@ -155,13 +137,13 @@ class GA3CConfig(LearnerConfig):
         if run.serial:
             raise ValueError(f"algo={run.algo} has agents in processes; leave out serial=true")
         most = self.training_queue_size * run.sampler.horizon
-        if self.least_samples > most:
+        if self.min_training_batch > most:
             raise ValueError(
                 f"min_training_batch is {self.min_training_batch}, more than the training "
                 f"queue holds: training_queue_size={self.training_queue_size} segments of "
                 f"horizon={run.sampler.horizon} steps; use a larger training_queue_size"
             )
-        self.check_halves("min_training_batch", self.least_samples)
+        self.check_halves("min_training_batch", self.min_training_batch)
         if run.parallel.sync != "all_reduce":
             raise ValueError(
                 f"sync={run.parallel.sync} is for several learners, and algo={run.algo} has one; "
@@ -178,16 +160,6 @@ class GA3CConfig(LearnerConfig):
     def rule(self) -> RMSProp:
         """The update rule, for the exchange."""
         return RMSProp(decay=self.rmsprop_decay, eps=self.rmsprop_eps, initial=self.rmsprop_initial)
-
-    @property
-    def keeps_probability(self) -> bool:
-        """Whether trainers need the probabilities with which actions were chosen."""
-        return self.vtrace or self.max_importance_ratio is not None
-
-    @property
-    def least_samples(self) -> int:
-        """Samples of an update at least."""
-        return self.min_training_batch + self.compatibility
 
 
 class Samples(NamedTuple):
@@ -216,15 +188,13 @@ def ga3c_loss(
     value_coefficient: float,
     entropy_coefficient: float,
     log_eps: float,
-    *,
-    floors: bool,
 ) -> A2CLoss:
     """The loss of GA3C (Babaeizadeh et al. 2017, arXiv:1611.06256, section 4.1).
 
     ``total = policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy``, with
     ``policy_loss = -advantage * l(pi(action))``, in the paper with the advantage ``R - V``,
     ``value_loss = (R - V) ** 2`` and ``entropy = -sum_a pi(a) * l(pi(a))``;
-    ``l(p) = log(p + log_eps)``, or with ``floors`` ``log(max(p, log_eps))``.
+    ``l(p) = log(p + log_eps)``.
 
     ``output``: logits ``[N, A]`` and value ``[N]``, float. ``action``: ``[N]`` int64. ``return_``,
     ``advantage``: ``[N]`` float, constants.
@@ -233,7 +203,7 @@ def ga3c_loss(
     if any(x.shape != (N,) for x in (output.value, action, return_, advantage)):
         raise ValueError(f"expected [N] with N = {N} in all arguments but the logits")
     pi = output.logits.softmax(1)
-    log_pi = (pi.clamp(min=log_eps) if floors else pi + log_eps).log()
+    log_pi = (pi + log_eps).log()
     log_prob = log_pi.gather(1, action.unsqueeze(1)).squeeze(1)
     policy_loss = -(advantage * log_prob)
     value_loss = (return_ - output.value).square()
@@ -243,10 +213,8 @@ def ga3c_loss(
 
 
 @torch.no_grad()
-def importance_ratios(
-    logits: Tensor, action: Tensor, behaviour_probability: Tensor, limit: float
-) -> Tensor:
-    """``min(pi(action) / mu(action), limit)``, ``[N]``.
+def importance_ratios(logits: Tensor, action: Tensor, behaviour_probability: Tensor) -> Tensor:
+    """``pi(action) / mu(action)``, ``[N]``.
 
     ``logits``: ``[N, A]``, of ``pi``. ``action``: ``[N]`` int64, drawn from ``mu`` with
     ``behaviour_probability``, ``[N]`` float.
@@ -254,7 +222,7 @@ def importance_ratios(
     if action.shape != logits.shape[:1] or behaviour_probability.shape != action.shape:
         raise ValueError(f"expected [N] with N = {len(logits)} in all arguments but the logits")
     pi = logits.softmax(1).gather(1, action.unsqueeze(1)).squeeze(1)
-    return (pi / behaviour_probability).clamp(max=limit)
+    return pi / behaviour_probability
 
 
 @torch.no_grad()
@@ -335,7 +303,6 @@ class GA3C:
             config.value_coefficient,
             config.entropy_coefficient,
             config.log_eps,
-            floors=config.compatibility,
         )
         N: Any = len(batch.action)
         target = return_
@@ -366,18 +333,13 @@ class GA3C:
             ValueError: They need probabilities that the batch does not have.
         """
         config, value = self.config, output.value.detach()
-        advantage = batch.return_ - value
-        if not config.keeps_probability:
-            return batch.return_, advantage
+        if not config.vtrace:
+            return batch.return_, batch.return_ - value
         mu = batch.behaviour_probability
         if mu is None:
-            option = "vtrace=true" if config.vtrace else "max_importance_ratio"
             raise ValueError(
-                f"{option} needs the probabilities with which actions were chosen, and these "
-                f"samples have none; give behaviour_probability in each Prediction, or leave it out"
+                "vtrace=true needs the probabilities with which actions were chosen, and these "
+                "samples have none; give behaviour_probability in each Prediction, or leave it out"
             )
-        limit = config.max_importance_ratio or math.inf
-        ratio = importance_ratios(output.logits, batch.action, mu, limit)
-        if not config.vtrace:
-            return batch.return_, ratio * advantage
+        ratio = importance_ratios(output.logits, batch.action, mu)
         return segment_vtrace(batch, value, ratio, config.rho_clip, config.c_clip)

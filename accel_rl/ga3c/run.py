@@ -210,7 +210,6 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
         training_queue_size=learner.training_queue_size,
         gamma=learner.gamma,
         time_limit_terminal=learner.time_limit_terminal,
-        drops_last_reward=learner.compatibility,
     )
     with ExitStack() as undo:
         undo.callback(sampler.close)

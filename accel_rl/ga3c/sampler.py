@@ -124,7 +124,6 @@ class QueuedSampler:
         training_queue_size: int,
         gamma: float,
         time_limit_terminal: bool = False,
-        drops_last_reward: bool = False,
     ) -> None:
         check_arguments(config, seed)
         check_queued(config, most_agents)
@@ -155,7 +154,6 @@ class QueuedSampler:
             config.horizon,
             gamma,
             time_limit_terminal=time_limit_terminal,
-            drops_last_reward=drops_last_reward,
         )
         self._tracker = EpisodeTracker(num_envs, config.decorrelation_steps > 0, spec.info_keys)
         self._noise = EnvNoise(seed, num_envs)

@@ -63,8 +63,7 @@ class Segments:
 
     Everything of an environment belongs to the thread that has taken its agent.
 
-    ``time_limit_terminal``: a time limit ends the task. ``drops_last_reward``: the last step of an
-    episode that terminated is left out, and its reward with it (as in GA3C's released code).
+    ``time_limit_terminal``: a time limit ends the task.
     """
 
     def __init__(
@@ -74,7 +73,6 @@ class Segments:
         gamma: float,
         *,
         time_limit_terminal: bool,
-        drops_last_reward: bool,
     ) -> None:
         R, B = rollout.action.shape
         assert R == horizon + 1
@@ -82,7 +80,6 @@ class Segments:
         self._horizon = horizon
         self._gamma = np.float32(gamma)
         self._time_limit_terminal = time_limit_terminal
-        self._drops_last_reward = drops_last_reward
         self._flat_observation = rollout.observation.reshape(
             (R + 1) * B, *rollout.observation.shape[2:]
         )
@@ -177,8 +174,6 @@ class Segments:
         is_last = rollout.terminated[row, columns]
         if self._time_limit_terminal:
             is_last = is_last | rollout.truncated[row, columns] & rollout.valid[row, columns]
-        if self._drops_last_reward:
-            length = length - (is_last & rollout.valid[row, columns])
         following = np.where(is_last, np.float32(0), bootstrap[closing])
         # [horizon, closing]; steps behind a segment's end have no effect
         steps = np.arange(self._horizon)[:, None]

@@ -78,7 +78,6 @@ class QueueThreads:
         self._device = device
         self.capture = capture
         self._graphs = capture if isinstance(capture, Graphs) else None
-        self._keeps_probability = learner.config.keeps_probability
         # That of the model; a new thread would begin with the first one.
         self._gpu = torch.cuda.current_device() if device.type == "cuda" else None
         self.trainings = Trainings()
@@ -184,12 +183,13 @@ class QueueThreads:
 
     def _predict(self, stop: threading.Event) -> None:
         agent, exchange = self._make_network()
-        policy: QueuedPolicy = partial(
-            predict, agent, exchange, self._device, self._keeps_probability
-        )
+        tells_probability = self._learner.config.vtrace
+        policy: QueuedPolicy = partial(predict, agent, exchange, self._device, tells_probability)
         if self._graphs is not None and isinstance(agent, PolicyAgent):
-            most, told = self._sampler.most_predicted, self._keeps_probability
-            policy = GraphPredictor(agent, exchange, self._graphs, self._device, told, most)
+            most = self._sampler.most_predicted
+            policy = GraphPredictor(
+                agent, exchange, self._graphs, self._device, tells_probability, most
+            )
         with closing(exchange):
             while not stop.is_set():
                 self._sampler.serve(policy)
@@ -198,7 +198,7 @@ class QueueThreads:
         agent, exchange = self._make_network()
         learner = GA3C(agent, self._learner.config, exchange, self.capture)
         learner.set_state(self._learner.get_state())
-        queue, least = self._sampler.training_queue, learner.config.least_samples
+        queue, least = self._sampler.training_queue, learner.config.min_training_batch
         places = None
         if self._graphs is not None:
             places = Places(least + self._sampler.config.horizon - 1, self._device)
@@ -225,12 +225,13 @@ class QueueThreads:
     def _batch(self, segments: list[Segment], places: Places | None) -> Samples:
         """One after the other; for graphs in ``places``."""
         names = ["observation", "action", "return_"]
-        if self._keeps_probability:
+        is_corrected = self._learner.config.vtrace
+        if is_corrected:
             names.append("behaviour_probability")
         fields: dict[str, Any] = {
             name: np.concatenate([getattr(segment, name) for segment in segments]) for name in names
         }
-        if self._learner.config.vtrace:
+        if is_corrected:
             fields["discount"] = np.full_like(fields["return_"], self._learner.config.gamma)
             fields["discount"][np.cumsum([len(segment) for segment in segments]) - 1] = 0
         if places is not None:

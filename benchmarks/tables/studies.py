@@ -131,7 +131,7 @@ STUDIES = {
         | {f"a3c_{n}": Setting(f"{n} by the store", 80, partial(_a3c, n)) for n in (2, 4, 8)},
     ),
     "lag_ga3c": Study(
-        "GA3C: the age of experience, and corrections for it",
+        "GA3C: the age of experience, and V-trace",
         {
             f"ga3c_{batch}_{queue}{name}": Setting(
                 f"{batch} samples, queue of {queue:,}{shown}",
@@ -141,11 +141,9 @@ STUDIES = {
             for batch, queue, name, shown, options in (
                 (160, 40, "", "", {}),
                 (160, 1_000, "", "", {}),
-                (160, 1_000, "_ratio", ", ratio", {"max_importance_ratio": 1.0}),
                 (160, 1_000, "_vtrace", ", V-trace", {"vtrace": True}),
                 (20, 8, "", "", {}),
                 (20, 1_000, "", "", {}),
-                (20, 1_000, "_ratio", ", ratio", {"max_importance_ratio": 1.0}),
                 (20, 1_000, "_vtrace", ", V-trace", {"vtrace": True}),
             )
         },

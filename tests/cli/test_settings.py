@@ -18,7 +18,6 @@ from accel_rl.algos import (
 )
 from accel_rl.config import TrainConfig
 from accel_rl.envs import AtariConfig
-from accel_rl.ga3c.learner import GA3CConfig
 from accel_rl.parallel import ParallelConfig
 from accel_rl.samplers import SamplerConfig
 from accel_rl.sweep.plan import SweepOptions
@@ -101,7 +100,6 @@ def test_config_is_never_trained_as_that_of_its_base_class_unless_it_says_so() -
         (PPOConfig, "epochs", 2.5, "an integer"),
         (DQNConfig, "prioritized", 1, "True or False"),
         (DQNConfig, "optimizer", "sgd", "rmsprop or adam"),
-        (GA3CConfig, "num_predictors", 40000, "at most 1024"),
         (AtariConfig, "clip_reward", "no", "True or False"),
         (AtariConfig, "observation_size", "64x64", "104x80 or 84x84"),
         (AtariConfig, "frame_skip", 0, "at least 1"),

@@ -21,10 +21,10 @@ LEARNING = {
     "learner": (
         "adam_eps adam_eps_after_correction advantage_eps "
         "batch_size burn_in c_clip clip_range clip_schedule clip_value "
-        "compatibility double dueling epsilon_share "
+        "double dueling epsilon_share "
         "entropy_coefficient epochs epsilon_evaluation epsilon_final epsilon_initial "
         "epsilon_per_env epsilon_steps gae_lambda gamma gradient_norm_eps huber_delta log_eps "
-        "loss_reduction lr lr_base lr_schedule max_gradient_norm max_importance_ratio "
+        "loss_reduction lr lr_base lr_schedule max_gradient_norm "
         "max_prediction_batch min_steps min_training_batch minibatch_size n_step "
         "normalize_advantage normalize_observation normalize_reward num_atoms "
         "optimizer precision prioritized priority_alpha radam_eps return_lambda "

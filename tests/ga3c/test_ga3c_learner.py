@@ -22,9 +22,8 @@ from accel_rl.parallel import FlatParameters, Local
 pytestmark = pytest.mark.numeric
 
 
-@pytest.mark.parametrize("floors", [False, True], ids=["paper", "released"])
 @pytest.mark.parametrize("is_weighted", [False, True], ids=["as it comes", "weighted"])
-def test_loss_of_each_sample_equals_slow_version(floors: bool, is_weighted: bool) -> None:
+def test_loss_of_each_sample_equals_slow_version(is_weighted: bool) -> None:
     rng = np.random.default_rng(0)
     logits, value = rng.normal(size=(30, 4)) * 8, rng.normal(size=30)
     action, return_ = rng.integers(4, size=30), rng.normal(size=30)
@@ -34,7 +33,7 @@ def test_loss_of_each_sample_equals_slow_version(floors: bool, is_weighted: bool
     for i in range(30):
         weights = [math.exp(z) for z in logits[i]]
         pi = [w / sum(weights) for w in weights]
-        logs = [math.log(max(p, eps) if floors else p + eps) for p in pi]
+        logs = [math.log(p + eps) for p in pi]
         policy = -ratio[i] * (return_[i] - value[i]) * logs[action[i]]
         square = (return_[i] - value[i]) ** 2
         entropy = -sum(p * each for p, each in zip(pi, logs, strict=True))
@@ -47,25 +46,8 @@ def test_loss_of_each_sample_equals_slow_version(floors: bool, is_weighted: bool
         value_coefficient=0.5,
         entropy_coefficient=0.01,
         log_eps=eps,
-        floors=floors,
     )
     np.testing.assert_allclose(torch.stack(loss, 1).numpy(), expected, rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize("floors", [False, True], ids=["paper", "released"])
-def test_gradient_below_the_floor_vanishes_only_in_the_released_form(floors: bool) -> None:
-    # pi(0) is about 2e-9, far below 1e-6. Of log(max(pi, 1e-6)) nothing is left; log(pi + 1e-6)
-    # has the gradient pi (1 - pi) / (pi + 1e-6) = 2.0611e-3 by the first logit.
-    logits = torch.tensor([[-20.0, 0.0]], dtype=torch.float64, requires_grad=True)
-    one = torch.ones(1, dtype=torch.float64)
-    output = PolicyValue(logits, one * 0)
-    action = torch.zeros(1, dtype=torch.int64)
-    loss = ga3c_loss(output, action, one, one, 0.0, 0.0, 1e-6, floors=floors)
-    loss.total.backward()
-    pi = 1 / (1 + math.exp(20))
-    expected = 0.0 if floors else -pi * (1 - pi) / (pi + 1e-6)
-    assert logits.grad is not None
-    assert logits.grad[0, 0].item() == pytest.approx(expected, rel=1e-9)
 
 
 def test_loss_refuses_other_shapes() -> None:
@@ -79,17 +61,16 @@ def test_loss_refuses_other_shapes() -> None:
             0.5,
             0.01,
             1e-6,
-            floors=False,
         )
 
 
 def test_importance_ratios_by_hand() -> None:
     logits = torch.tensor([[0.0, math.log(3)], [0.0, math.log(3)]], requires_grad=True)
-    found = importance_ratios(logits, torch.tensor([1, 0]), torch.tensor([0.25, 0.5]), 2.0)
-    assert found.tolist() == pytest.approx([2.0, 0.5])  # 0.75 / 0.25, at most 2; 0.25 / 0.5
+    found = importance_ratios(logits, torch.tensor([1, 0]), torch.tensor([0.25, 0.5]))
+    assert found.tolist() == pytest.approx([3.0, 0.5])  # 0.75 / 0.25; 0.25 / 0.5
     assert not found.requires_grad
     with pytest.raises(ValueError, match="expected \\[N\\] with N = 2"):
-        importance_ratios(logits, torch.tensor([1, 0]), torch.ones(2, 1), 2.0)
+        importance_ratios(logits, torch.tensor([1, 0]), torch.ones(2, 1))
 
 
 LENGTHS = [3, 1, 5, 5, 2]
@@ -169,11 +150,9 @@ def test_vtrace_of_samples_of_the_same_policy_leaves_segments_as_they_are() -> N
     ("options", "tokens"),
     [
         ({"vtrace": True}, "vtrace=true .*behaviour_probability"),
-        ({"max_importance_ratio": 1.0}, "max_importance_ratio .*probabilities"),
         ({"rho_clip": 0.5}, "rho_clip is 0.5; .*at least 1"),
         ({"c_clip": 0.9}, "c_clip is 0.9; .*at least 1"),
         ({"c_clip": 2.0}, "c_clip is 2; .*rho_clip=1"),
-        ({"vtrace": True, "max_importance_ratio": 1.0}, "max_importance_ratio=1 and vtrace=true"),
     ],
 )
 def test_what_no_update_can_be_made_with_is_refused(options: Any, tokens: str) -> None:
@@ -186,9 +165,8 @@ def test_what_no_update_can_be_made_with_is_refused(options: Any, tokens: str) -
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
-@pytest.mark.parametrize("limit", [None, 1.5])
-def test_update_is_one_step_of_the_rule_on_the_gradient_of_the_loss(reduction, limit) -> None:
-    config = GA3CConfig(lr=0.1, reduction=reduction, max_importance_ratio=limit)  # type: ignore[arg-type]
+def test_update_is_one_step_of_the_rule_on_the_gradient_of_the_loss(reduction) -> None:
+    config = GA3CConfig(lr=0.1, reduction=reduction)
     torch.manual_seed(0)
     model = make_model("mlp", (4,), np.dtype(np.float32), 3)
     exchange = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
@@ -197,20 +175,13 @@ def test_update_is_one_step_of_the_rule_on_the_gradient_of_the_loss(reduction, l
         torch.from_numpy(rng.normal(size=(7, 4)).astype(np.float32)),
         torch.from_numpy(rng.integers(3, size=7)),
         torch.from_numpy(rng.normal(size=7).astype(np.float32)),
-        torch.from_numpy(rng.uniform(0.1, 1, size=7).astype(np.float32)),
     )
     before = exchange.parameters.parameter.clone()
     output = model(batch.observation)
     probability = output.logits.softmax(1)
     log = (probability + 1e-6).log()
     advantage = (batch.return_ - output.value).detach()
-    weight = torch.ones(7)
-    if limit is not None:
-        for i, action in enumerate(batch.action.tolist()):
-            ratio = probability[i, action].item() / batch.behaviour_probability[i].item()
-            weight[i] = min(ratio, limit)
-        assert 0 < (weight == limit).sum() < 7
-    each = -weight * advantage * log[torch.arange(7), batch.action]
+    each = -advantage * log[torch.arange(7), batch.action]
     each = each + 0.5 * (batch.return_ - output.value) ** 2 + 0.01 * (probability * log).sum(1)
     loss = each.sum() if reduction == "sum" else each.mean()
     gradients = torch.autograd.grad(loss, list(model.parameters()))
@@ -249,8 +220,3 @@ def test_update_with_vtrace_learns_its_returns_and_advantages() -> None:
         ("policy_loss", -advantage * log),
     ):
         assert metrics[name].item() == pytest.approx(expected.mean().item(), rel=1e-5), name
-
-
-def test_released_code_wants_more_samples_than_the_minimum() -> None:
-    assert GA3CConfig(min_training_batch=20).least_samples == 20
-    assert GA3CConfig(min_training_batch=20, compatibility=True).least_samples == 21

@@ -30,7 +30,7 @@ class Step(NamedTuple):
 
 
 def expected_segments(
-    steps: list[Step], horizon: int, gamma: float, limit_ends: bool, drops_last: bool
+    steps: list[Step], horizon: int, gamma: float, limit_ends: bool
 ) -> list[list[tuple]]:
     """The segments of one environment's steps: by Babaeizadeh et al. 2017, section 4.1."""
     segments, running = [], []
@@ -39,17 +39,15 @@ def expected_segments(
         is_last = step.end in ("ltbc" if limit_ends else "ltb")
         if not (is_last or step.end == "c" or len(running) == horizon):
             continue
-        kept = running[:-1] if is_last and drops_last else running
         segment = []
-        for k, own in enumerate(kept):
+        for k, own in enumerate(running):
             return_ = 0.0
-            for j in range(k, len(kept)):
-                return_ += gamma ** (j - k) * kept[j].reward
+            for j in range(k, len(running)):
+                return_ += gamma ** (j - k) * running[j].reward
             if not is_last:
-                return_ += gamma ** (len(kept) - k) * step.value
+                return_ += gamma ** (len(running) - k) * step.value
             segment.append((own.observation, own.action, return_, own.version))
-        if segment:
-            segments.append(segment)
+        segments.append(segment)
         running = []
     return segments
 
@@ -90,7 +88,7 @@ class Play:
     def make_envs(column: int, game: str) -> Any:
         return [MarkedEnv(column, game)]
 
-    def __init__(self, games: list[str], horizon: int, **flags: bool) -> None:
+    def __init__(self, games: list[str], horizon: int, time_limit_terminal: bool = False) -> None:
         B = len(games)
         config = SamplerConfig(
             num_envs=B, horizon=horizon + 1, num_groups=1, final_observation_slots=horizon + 1
@@ -105,8 +103,9 @@ class Play:
             make_block(self.make_envs(b, game), slice(b, b + 1), arrays, config, 0)
             for b, game in enumerate(games)
         ]
-        flags = {"time_limit_terminal": False, "drops_last_reward": False, **flags}
-        self.cutter = Segments(self.rollout, horizon, GAMMA, **flags)
+        self.cutter = Segments(
+            self.rollout, horizon, GAMMA, time_limit_terminal=time_limit_terminal
+        )
         self.has_stepped = np.zeros(B, bool)
         for b in range(B):
             self.start(b)
@@ -147,21 +146,14 @@ class Play:
 
 
 @pytest.mark.parametrize(
-    "horizon, envs_per_agent, time_limit_terminal, drops_last_reward",
-    [
-        (5, 1, False, False),
-        (3, 3, True, False),
-        (3, 1, False, True),
-        (1, 3, True, True),
-        (5, 3, True, True),
-    ],
+    "horizon, envs_per_agent, time_limit_terminal",
+    [(5, 1, False), (3, 3, True), (1, 3, True)],
 )
 def test_segments_are_those_of_the_paper_wherever_episodes_end(
-    horizon, envs_per_agent, time_limit_terminal, drops_last_reward
+    horizon, envs_per_agent, time_limit_terminal
 ):
-    flags = {"time_limit_terminal": time_limit_terminal, "drops_last_reward": drops_last_reward}
     games = [game for game in GAMES for _ in range(envs_per_agent)]
-    play = Play(games, horizon, **flags)
+    play = Play(games, horizon, time_limit_terminal)
     rng = np.random.default_rng(horizon)
     version = 0
     for _ in range(3 * (horizon + 1)):
@@ -172,9 +164,7 @@ def test_segments_are_those_of_the_paper_wherever_episodes_end(
             play.serve(columns, rng.normal(size=2 * len(columns)), version)
     for b in range(len(games)):
         # The value behind the last step is not known yet, nor its segment cut.
-        expected = expected_segments(
-            play.steps[b][:-1], horizon, GAMMA, time_limit_terminal, drops_last_reward
-        )
+        expected = expected_segments(play.steps[b][:-1], horizon, GAMMA, time_limit_terminal)
         found = [as_tuples(segment) for segment in play.segments[b]]
         assert len(found) == len(expected), games[b]
         for mine, theirs in zip(found, expected, strict=True):
@@ -248,7 +238,7 @@ def test_segment_of_one_who_leaves_ends_there_with_the_value_of_what_it_saw():
 
 def test_new_agent_takes_over_nothing_of_the_one_before_it():
     """That one's last step, a game over in the last row, is not the new one's."""
-    play = Play(["...t", "........t"], horizon=3, drops_last_reward=True)
+    play = Play(["...t", "........t"], horizon=3)
     for version in range(4):
         play.serve(np.array([0]), np.zeros(1), version)
     assert play.rollout.terminated[3, 0]
@@ -262,13 +252,11 @@ def test_new_agent_takes_over_nothing_of_the_one_before_it():
 
 
 @pytest.mark.parametrize(
-    "num_steps, time_limit_terminal, drops_last_reward",
-    [(0, False, False), (1, True, False), (2, False, True), (2, True, True)],
+    "num_steps, time_limit_terminal", [(0, False), (1, True), (2, False), (2, True)]
 )
-def test_lost_step_is_in_no_segment(num_steps, time_limit_terminal, drops_last_reward):
+def test_lost_step_is_in_no_segment(num_steps, time_limit_terminal):
     """The steps before it bootstrap from the last observation: it is no time limit."""
-    flags = {"time_limit_terminal": time_limit_terminal, "drops_last_reward": drops_last_reward}
-    play = Play(["." * 20 + "t"] * 2, horizon=3, **flags)
+    play = Play(["." * 20 + "t"] * 2, 3, time_limit_terminal)
     num_steps += 3  # a whole segment comes first
     for version in range(num_steps):
         play.serve(np.array([0]), np.zeros(1), version)
@@ -286,8 +274,7 @@ def test_lost_step_is_in_no_segment(num_steps, time_limit_terminal, drops_last_r
 
 
 def test_lost_step_under_a_time_limit_that_ends_the_task_harms_no_other_segment():
-    flags = {"time_limit_terminal": True, "drops_last_reward": True}
-    play = Play(["." * 20 + "t"] * 2, horizon=3, **flags)
+    play = Play(["." * 20 + "t"] * 2, horizon=3, time_limit_terminal=True)
     for version in range(4):
         play.serve(np.array([0, 1]), np.zeros(2), version)
     for version in range(4, 6):

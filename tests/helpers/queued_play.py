@@ -40,7 +40,6 @@ def make_sampler(
         "training_queue_size": 10_000,
         "gamma": 1.0,
         "time_limit_terminal": False,
-        "drops_last_reward": False,
     }
     own |= {name: options.pop(name) for name in [*own, "seed"] if name in options}
     settings = {"horizon": 5, "final_observation_slots": 6, "step_timeout_seconds": 30, **options}

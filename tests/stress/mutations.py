@@ -483,10 +483,6 @@ ga3c_queue_ignores_capacity ga3c/queue.py ga3c/test_ga3c_queue.py
 - fitting = items[first : first + self._capacity - len(self._items)]
 + fitting = items[first:]
 
-ga3c_ratio_unclamped ga3c/learner.py ga3c/test_ga3c_learner.py
-- (pi / behaviour_probability).clamp(max=limit)
-+ pi / behaviour_probability
-
 ga3c_mean_reduction ga3c/learner.py ga3c/test_ga3c_learner.py
 - loss.total if config.reduction == "sum" else loss.total / N
 + loss.total

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,8 @@ class Leaf:
             limit.
         high: the largest values, in the same form.
         is_clipped: True: floats beyond the bounds are allowed, and clipped by the environment.
+        channels: which axis of a picture has its channels, ``first`` or ``last``. None: its sizes
+            say it.
 
     Raises:
         ValueError: a shape, dtype or bound that cannot be.
@@ -53,6 +55,7 @@ class Leaf:
     low: Any = None
     high: Any = None
     is_clipped: bool = False
+    channels: Literal["first", "last"] | None = None
 
     def __post_init__(self) -> None:
         converted = (("shape", _shape, _SHAPE), ("dtype", _dtype, _DTYPE))
@@ -71,6 +74,8 @@ class Leaf:
                     f"{name} is {value!r}; it must be a number that {self.dtype} holds, or an "
                     f"array of them of shape {self.shape}"
                 ) from None
+        if self.channels not in (None, "first", "last"):
+            raise ValueError(f"channels is {self.channels!r}; it must be first, last or None")
         low, high = self.bounds
         if low is not None and high is not None and (low > high).any():
             raise ValueError(f"low={self.low} is above high={self.high}; it must not be")
@@ -636,6 +641,18 @@ def _mapping(parts: Mapping[Any, Any]) -> Space:
             found[name] = from_gymnasium(each)
         except ValueError as error:
             raise ValueError(f"[{name!r}]: {error}") from None
+    return found
+
+
+def with_channels(space: Space, env: Any) -> Space:
+    """Return ``space`` with the channels of pictures where ``env.metadata["channels"]`` says."""
+    metadata = getattr(env, "metadata", None)
+    channels = metadata.get("channels") if isinstance(metadata, Mapping) else None
+
+    def declared(leaf: Leaf) -> Leaf:
+        return replace(leaf, channels=channels) if len(leaf.shape) == 3 else leaf
+
+    found: Space = map_leaves(declared, space)
     return found
 
 

@@ -122,8 +122,7 @@ def make_policy_agent(network: Network, *, scale_actions: bool = True) -> ActorC
                 f"a memory needs observations that are one array, and those of {env.name} are "
                 f"{describe(space)}; leave out lstm or gru, or join them in the environment"
             )
-        shapes = space.shape, space.dtype, num_heads
-        recurrent = make_recurrent_model(network.model, *shapes, device, memory)
+        recurrent = make_recurrent_model(network.model, space, num_heads, device, memory)
         if num_free:
             recurrent = RecurrentWithFree(recurrent, num_free).to(device)
         return RecurrentAgent(recurrent, **common)
@@ -134,7 +133,7 @@ def make_policy_agent(network: Network, *, scale_actions: bool = True) -> ActorC
 def _make_network(network: Network, space: Space, num_heads: int) -> PolicyValueModel:
     name, device, given = network.model, network.device, network.observations
     if isinstance(space, Leaf):
-        return make_model(name, space.shape, space.dtype, num_heads, device, network.unmasked)
+        return make_model(name, space, num_heads, device, network.unmasked)
     if ":" in name:
         tensors = None if given is None else tensor_views(network.env.observation, given)
         return make_own_mapping_model(name, space, num_heads, device, without_mask(tensors))

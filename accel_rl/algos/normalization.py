@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -219,7 +218,7 @@ class Normalization:
 def normalized_leaves(observation: Any) -> dict[str, Leaf]:
     """Return the leaves of an observation that are normalized, by their names.
 
-    All but action masks, images, and the integers of a mapping that a network takes as names of
+    All but action masks, pictures, and the integers of a mapping that a network takes as names of
     their values (`indicated`). A single leaf is `OBSERVATION`.
 
     Raises:
@@ -236,12 +235,11 @@ def normalized_leaves(observation: Any) -> dict[str, Leaf]:
     numbers = {
         name: leaf
         for name, leaf in leaves.items()
-        if not (leaf.dtype == np.uint8 and len(leaf.shape) == 3)
-        and (is_alone or indicated(leaf) is None)
+        if len(leaf.shape) != 3 and (is_alone or indicated(leaf) is None)
     }
     if not numbers:
         raise ValueError(
-            "normalize_observation=true is for numbers, and observations are images, which "
+            "normalize_observation=true is for numbers, and observations are pictures, which "
             "networks scale themselves, or integers that are names; leave it out"
         )
     return numbers

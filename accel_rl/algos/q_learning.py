@@ -23,7 +23,7 @@ from accel_rl.models import (
     make_q_model,
     make_recurrent_q_model,
 )
-from accel_rl.spaces import without_mask
+from accel_rl.spaces import Leaf, without_mask
 
 MIN_PRIORITY = 1e-6
 """a priority of 0 could never be drawn, and so never change, again"""
@@ -66,7 +66,8 @@ def make_q_agent(
     device = network.device
     env = replace(network.env, observation=without_mask(network.env.observation))
     env.check_plain(name)
-    shapes = env.observation_shape, env.observation_dtype, env.num_actions
+    assert isinstance(env.observation, Leaf), "`check_plain` says so"
+    shapes = env.observation, env.num_actions
     num_atoms = 1 if support is None else len(support)
     outputs = num_atoms, is_dueling
     start = torch.tensor([epsilon], device=device)

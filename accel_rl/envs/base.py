@@ -128,7 +128,7 @@ class EnvSpec:
                 f"that are not near the largest number of their dtype; for others use algo=ppo"
             )
         for _, leaf in leaves_of(self.observation):
-            if len(leaf.shape) == 3 and leaf.dtype.name == "uint8":
+            if len(leaf.shape) == 3:
                 raise ValueError(
                     f"{user} cannot use this environment: the observations of {self.name} are "
                     f"{describe(self.observation)}, with images, for which it has no network; use "

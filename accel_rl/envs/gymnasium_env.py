@@ -25,6 +25,7 @@ from accel_rl.spaces import (
     leaves_of,
     mask_space,
     random_values,
+    with_channels,
     zeros,
 )
 from accel_rl.system.functions import FAILURES
@@ -197,7 +198,7 @@ class GymnasiumEnv:
     def _convert(self, which: str) -> Space:
         space = getattr(self.env, which)
         try:
-            return from_gymnasium(space)
+            return with_channels(from_gymnasium(space), self.env)
         except ValueError as error:
             words = which.replace("_", " ")
             raise EnvError(

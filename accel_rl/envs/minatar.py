@@ -66,7 +66,7 @@ class MinAtarEnv:
         rows, columns, channels = self._game.state_shape()
         self.spec = EnvSpec(
             name=PREFIX + game,
-            observation=Leaf((channels, rows, columns), np.dtype(np.uint8)),
+            observation=Leaf((channels, rows, columns), np.dtype(np.uint8), channels="first"),
             action=discrete(_NUM_ACTIONS),
         )
         self._last_action = 0

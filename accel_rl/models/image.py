@@ -1,8 +1,8 @@
-"""Convolutional networks for images ``[N, C, H, W]``, uint8.
+"""Convolutional networks for pictures ``[N, C, H, W]`` or ``[N, H, W, C]``.
 
 The parameters are in channels-last memory format, so feature maps are flattened in the order
-(row, column, channel), which costs no copy. The scale of 1/255 is applied to the first layer's
-weights instead of to the images: the same product for a fraction of the work.
+(row, column, channel), which costs no copy. The scale, 1/255 for bytes, is applied to the first
+layer's weights instead of to the pictures: the same product for a fraction of the work.
 """
 
 from __future__ import annotations
@@ -10,20 +10,79 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from math import sqrt
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from accel_rl.models.initialization import fan_in_, normc_
 from accel_rl.models.policy_value import SharedNetwork
+from accel_rl.spaces import Leaf
 
 Initializer = Callable[[Tensor], Tensor]
 
-PIXEL_SCALE = 1 / 255
-"""of images, applied to the first layer's weights"""
+_WIDEST = 2.0**16
+"""width between bounds above which they say nothing of the numbers in a picture"""
+
+
+class Picture(NamedTuple):
+    """Where a picture has its channels, and what scales its numbers to 0 .. 1.
+
+    ``offset`` is subtracted, then ``scale`` multiplied: one number, or one for each channel.
+    """
+
+    channels: int
+    height: int
+    width: int
+    is_channels_last: bool = False
+    scale: float | tuple[float, ...] = 1 / 255
+    offset: float | tuple[float, ...] = 0.0
+
+
+def picture_of(leaf: Leaf) -> Picture | None:
+    """Return how observations are read as pictures; None unless they have three axes.
+
+    The channels are in the axis that the leaf declares. Else the two axes of equal size are rows
+    and columns, or if there are none, the smallest one has the channels, where it is first or last.
+    The numbers are scaled from the bounds of each channel to 0 .. 1. Without bounds on both sides,
+    and with those that are further apart than 65,536, they stay as they are.
+
+    Raises:
+        ValueError: either axis may have the channels.
+    """
+    if len(leaf.shape) != 3:
+        return None
+    a, b, c = leaf.shape
+    is_first, is_last = leaf.channels == "first", leaf.channels == "last"
+    if leaf.channels is None:
+        is_first = (a != b == c) or (b != c and a < min(b, c))
+        is_last = (a == b != c) or (a != b and c < min(a, b))
+    if is_first == is_last:
+        raise ValueError(
+            f"observations of shape {[a, b, c]} may be pictures of {b} x {c} with {a} channels "
+            f"first, or of {a} x {b} with {c} channels last; say which: set "
+            f'metadata = {{"channels": "first"}} or "last" in a Gymnasium environment, or '
+            f'Leaf(..., channels="first") in another one; or give model=mlp, which takes numbers'
+        )
+    sizes, axes = ((c, a, b), (0, 1)) if is_last else ((a, b, c), (1, 2))
+    offset, scale = np.zeros(sizes[0]), np.ones(sizes[0])
+    low, high = leaf.bounds
+    if low is not None and high is not None:
+        least = low.min(axes).astype(np.float64)
+        width = high.max(axes).astype(np.float64) - least
+        is_scaled = (width > 0) & (width <= _WIDEST)
+        offset, scale = np.where(is_scaled, least, 0.0), 1 / np.where(is_scaled, width, 1.0)
+    return Picture(*sizes, is_last, _one_or_all(scale), _one_or_all(offset))
+
+
+def _one_or_all(values: NDArray[np.float64]) -> float | tuple[float, ...]:
+    found = tuple(values.tolist())
+    return found[0] if len(set(found)) == 1 else found
 
 
 class ConvSpec(NamedTuple):
@@ -53,17 +112,17 @@ class ImageSpec:
         """Channels of the last feature map."""
         return self.convs[-1].channels
 
-    def make_layers(self, channels: int) -> nn.Sequential:
-        """Return the layers before the fully connected one, for images with so many channels.
+    def make_layers(self, picture: Picture) -> nn.Sequential:
+        """Return the layers before the fully connected one.
 
         `flat_maps` applies a ReLU after each of them.
         """
-        convs: list[nn.Conv2d] = []
-        for conv in self.convs:
-            kind = nn.Conv2d if convs else PixelConv
-            convs.append(kind(channels, *conv))
-            channels = conv.channels
-        return nn.Sequential(*convs)
+        later = (nn.Conv2d(a.channels, *b) for a, b in pairwise(self.convs))
+        return nn.Sequential(PixelConv(picture, self.convs[0]), *later)
+
+    def fits(self, picture: Picture | None) -> TypeGuard[Picture]:
+        """Whether there is a picture, which is large enough for the convolutions."""
+        return picture is not None and min(self.feature_shape(picture.height, picture.width)) >= 1
 
     def feature_shape(self, height: int, width: int) -> tuple[int, int]:
         """Rows and columns of the last feature map; not positive where the image is too small."""
@@ -165,12 +224,10 @@ class ImageNetwork(SharedNetwork):
         ValueError: the image is too small for the convolutions.
     """
 
-    def __init__(
-        self, spec: ImageSpec, observation_shape: tuple[int, int, int], num_actions: int
-    ) -> None:
+    def __init__(self, spec: ImageSpec, picture: Picture, num_actions: int) -> None:
         super().__init__()
         self.width = spec.hidden
-        self.convs, map_size = make_convs(spec, observation_shape)
+        self.convs, map_size = make_convs(spec, picture)
         self.hidden = nn.Linear(map_size, spec.hidden)
         self.policy = nn.Linear(spec.hidden, num_actions)
         self.value = nn.Linear(spec.hidden, 1)
@@ -181,45 +238,30 @@ class ImageNetwork(SharedNetwork):
         spec.value_init(self.value.weight)
 
     def features(self, observation: Tensor) -> Tensor:
-        """``[N, width]`` of ``observation``, ``[N, C, H, W]`` uint8."""
+        """``[N, width]`` of pictures ``[N, ...]``."""
         return F.relu_(self.hidden(flat_maps(self.convs, observation)))
 
 
-def image_trunk(observation_shape: tuple[int, ...]) -> ImageNetwork:
+def image_trunk(picture: Picture) -> ImageNetwork:
     """The network `A3C_NET` without its heads."""
-    channels, height, width = observation_shape
-    network = ImageNetwork(A3C_NET, (channels, height, width), 1)
+    network = ImageNetwork(A3C_NET, picture, 1)
     del network.policy, network.value
     return network
 
 
-def refuse_channels_last(image_shape: tuple[int, ...]) -> None:
-    """Raise ValueError for the shape of an image whose channels seem to be its last axis."""
-    if image_shape[2] in (1, 3, 4) and min(image_shape[:2]) >= 32:
-        raise ValueError(
-            f"observations of shape {list(image_shape)} look like images with their channels "
-            "last; networks for images take [channels, height, width]: transpose them in the "
-            "environment, or give model=mlp (Atari games by their own names, as in env=pong, "
-            "have fitting ones)"
-        )
-
-
-def make_convs(
-    spec: ImageSpec, observation_shape: tuple[int, int, int]
-) -> tuple[nn.Sequential, int]:
+def make_convs(spec: ImageSpec, picture: Picture) -> tuple[nn.Sequential, int]:
     """The convolutions with their initial weights, and how many numbers the last map has.
 
     Raises:
         ValueError: the image is too small for them.
     """
-    channels, height, width = observation_shape
-    rows, columns = spec.feature_shape(height, width)
-    if min(rows, columns) < 1:
+    rows, columns = spec.feature_shape(picture.height, picture.width)
+    if not spec.fits(picture):
         raise ValueError(
-            f"observations of shape {observation_shape} are too small for the convolutions of "
-            f"model={spec.name}; use larger images or model=mlp"
+            f"pictures of {picture.height} x {picture.width} are too small for the convolutions of "
+            f"model={spec.name}; use larger images, model=minatar or model=mlp"
         )
-    layers = spec.make_layers(channels)
+    layers = spec.make_layers(picture)
     for layer in layers.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # it has one
@@ -229,7 +271,7 @@ def make_convs(
 
 
 def flat_maps(convs: nn.Sequential, observation: Tensor) -> Tensor:
-    """Return the last feature maps of images ``[N, C, H, W]`` uint8, flattened, ``[N, F]``."""
+    """Return the last feature maps of pictures ``[N, ...]``, flattened, ``[N, F]``."""
     x = observation
     for conv in convs:
         x = F.relu_(conv(x))
@@ -242,7 +284,7 @@ def flattened(maps: Tensor) -> Tensor:
 
 
 def channels_last(image: Tensor) -> Tensor:
-    """``image``, ``[N, C, H, W]`` uint8 on the CPU, in that memory format.
+    """``image``, ``[N, C, H, W]`` on the CPU, in that memory format.
 
     While it is bytes; twice as fast as `Tensor.contiguous`.
     """
@@ -252,14 +294,29 @@ def channels_last(image: Tensor) -> Tensor:
 
 
 class PixelConv(nn.Conv2d):
-    """The first convolution: of images in 0 .. 255, as if they were divided by 255."""
+    """The first convolution, of pictures as if they were scaled and had their channels first."""
+
+    scale: float | Tensor
+    offset: float | Tensor
+
+    def __init__(self, picture: Picture, spec: ConvSpec) -> None:
+        super().__init__(picture.channels, *spec)
+        self._is_channels_last = picture.is_channels_last
+        for name, value in (("scale", picture.scale), ("offset", picture.offset)):
+            if isinstance(value, tuple):
+                self.register_buffer(name, torch.tensor(value).view(-1, 1, 1), persistent=False)
+            else:
+                setattr(self, name, value)
 
     def forward(self, image: Tensor) -> Tensor:
+        """``image``: ``[N, C, H, W]``, or ``[N, H, W, C]`` where its channels are last."""
+        if self._is_channels_last:
+            image = image.permute(0, 3, 1, 2)
         device = image.device.type
         # bfloat16 holds the integers up to 256 exactly.
         is_autocast = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if is_autocast else self.weight.dtype
-        weight, memory_format = self.weight * PIXEL_SCALE, torch.preserve_format
+        weight, memory_format = self.weight * self.scale, torch.preserve_format
         if device == "cpu" and not torch.is_grad_enabled() and image.is_contiguous():
             # With so few channels the forward pass does not repay the change of memory format; the
             # backward pass, five times faster after it, does.
@@ -269,5 +326,7 @@ class PixelConv(nn.Conv2d):
         else:
             memory_format = torch.channels_last
         x = image.to(dtype, memory_format=memory_format)
+        if isinstance(self.offset, Tensor) or self.offset:
+            x = x - self.offset
         output = F.conv2d(x, weight, self.bias, self.stride, self.padding)
         return output.contiguous(memory_format=torch.channels_last)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from accel_rl.models.image import A3C_NET, ImageNetwork, image_trunk, refuse_channels_last
+from accel_rl.models.image import A3C_NET, ImageNetwork, image_trunk, picture_of
 from accel_rl.models.mlp import HIDDEN, linear
 from accel_rl.models.policy_value import SharedNetwork
 from accel_rl.spaces import Leaf, Space, follow, leaves_of
@@ -21,7 +21,7 @@ MOST_VALUES = 1000
 class JoinedNetwork(SharedNetwork):
     """A trunk for each leaf of an observation; what they give is joined by one more layer.
 
-    The trunk of images (uint8 ``[C, H, W]`` that are large enough) has the convolutions and the
+    The trunk of pictures that are large enough has the convolutions and the
     hidden layer of the A3C network. Any other leaf goes through one tanh layer of 64 units: numbers
     as they are, bounded integers as indicators of their values. Then comes a tanh layer of 128
     units, then the heads. Weights are initialized as those of `MLP`.
@@ -56,12 +56,8 @@ def indicated(leaf: Leaf) -> list[int] | None:
 
 
 def _trunk(leaf: Leaf) -> ImageNetwork | _Trunk:
-    is_image = leaf.dtype.kind == "u" and leaf.dtype.itemsize == 1 and len(leaf.shape) == 3
-    if is_image:
-        refuse_channels_last(leaf.shape)
-    if is_image and min(A3C_NET.feature_shape(*leaf.shape[1:])) >= 1:
-        return image_trunk(leaf.shape)
-    return _Trunk(leaf)
+    picture = picture_of(leaf)
+    return image_trunk(picture) if A3C_NET.fits(picture) else _Trunk(leaf)
 
 
 class _Trunk(nn.Module):

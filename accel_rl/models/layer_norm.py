@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from accel_rl.models.image import MINATAR_NET, NATURE_NET, ImageSpec, flattened, make_convs
+from accel_rl.models.image import MINATAR_NET, NATURE_NET, ImageSpec, Picture, flattened, make_convs
 from accel_rl.models.mlp import linear
 from accel_rl.models.q_value import QModel
 
@@ -57,19 +57,21 @@ class NormalizedImageTrunk(NormalizedTrunk):
 
     Args:
         spec: The layers.
-        observation_shape: Channels, height and width of the images.
+        picture: How observations are read.
 
     Raises:
         ValueError: The image is too small for the convolutions.
     """
 
-    def __init__(self, spec: ImageSpec, observation_shape: tuple[int, int, int]) -> None:
+    def __init__(self, spec: ImageSpec, picture: Picture) -> None:
         super().__init__()
-        self.convs, map_size = make_convs(spec, observation_shape)
+        self.convs, map_size = make_convs(spec, picture)
         norms = []
         for number, conv in enumerate(spec.convs, 1):
             so_far = replace(spec, convs=spec.convs[:number])
-            norms.append(_MapNorm((*so_far.feature_shape(*observation_shape[1:]), conv.channels)))
+            norms.append(
+                _MapNorm((*so_far.feature_shape(picture.height, picture.width), conv.channels))
+            )
         self.conv_norms = nn.Sequential(*norms)
         self.hidden = nn.Linear(map_size, spec.hidden)
         spec.hidden_init(self.hidden.weight)
@@ -78,7 +80,7 @@ class NormalizedImageTrunk(NormalizedTrunk):
         self.num_features = spec.hidden
 
     def forward(self, observation: Tensor) -> Tensor:
-        """``observation``: ``[N, C, H, W]`` uint8."""
+        """``observation``: pictures, ``[N, ...]``."""
         x = observation
         for conv, norm in zip(self.convs, self.conv_norms, strict=True):
             x = F.relu_(norm(conv(x)))

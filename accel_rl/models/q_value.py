@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from accel_rl.models.image import ImageSpec, flat_maps, make_convs
+from accel_rl.models.image import ImageSpec, Picture, flat_maps, make_convs
 from accel_rl.models.initialization import normc_
 from accel_rl.models.mlp import make_layers
 
@@ -42,20 +42,20 @@ class ImageQNetwork(QModel):
     def __init__(
         self,
         spec: ImageSpec,
-        observation_shape: tuple[int, int, int],
+        picture: Picture,
         num_actions: int,
         num_atoms: int,
         is_dueling: bool,
     ) -> None:
         super().__init__()
-        self.convs, map_size = make_convs(spec, observation_shape)
+        self.convs, map_size = make_convs(spec, picture)
         stream = partial(ImageStream, spec, map_size)
         self.advantage = stream(num_actions * num_atoms)
         self.value = stream(num_atoms) if is_dueling else None
         self._output_shape = num_actions, num_atoms
 
     def forward(self, observation: Tensor) -> Tensor:
-        """``observation``: ``[N, C, H, W]`` uint8."""
+        """``observation``: pictures, ``[N, ...]``."""
         x = flat_maps(self.convs, observation)
         return through_streams(x, self.advantage, self.value, self._output_shape)
 

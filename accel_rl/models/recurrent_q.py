@@ -13,7 +13,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from accel_rl.models.image import ImageSpec, flat_maps, make_convs
+from accel_rl.models.image import ImageSpec, Picture, flat_maps, make_convs
 from accel_rl.models.memory import (
     PLAIN_LSTM,
     MemorySpec,
@@ -99,7 +99,7 @@ class RecurrentQNetwork(RecurrentQModel):
 
 def make_recurrent_image_q_network(
     spec: ImageSpec,
-    observation_shape: tuple[int, int, int],
+    picture: Picture,
     num_actions: int,
     num_atoms: int,
     is_dueling: bool,
@@ -110,7 +110,7 @@ def make_recurrent_image_q_network(
     Raises:
         ValueError: the image is too small for the convolutions.
     """
-    trunk = _Convolutions(spec, observation_shape)
+    trunk = _Convolutions(spec, picture)
     stream = partial(ImageStream, spec, spec.hidden)
     outputs = num_actions, num_atoms, is_dueling, memory
     return RecurrentQNetwork(trunk, trunk.num_features, spec.hidden, stream, *outputs)
@@ -133,12 +133,12 @@ def make_recurrent_mlp_q_network(
 class _Convolutions(nn.Module):
     """What the last of some convolutions gives, flattened."""
 
-    def __init__(self, spec: ImageSpec, observation_shape: tuple[int, int, int]) -> None:
+    def __init__(self, spec: ImageSpec, picture: Picture) -> None:
         super().__init__()
-        self.convs, self.num_features = make_convs(spec, observation_shape)
+        self.convs, self.num_features = make_convs(spec, picture)
 
     def forward(self, observation: Tensor) -> Tensor:
-        """``observation``: ``[N, C, H, W]`` uint8."""
+        """``observation``: pictures, ``[N, ...]``."""
         return flat_maps(self.convs, observation)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from accel_rl.models.image import ConvSpec, ImageSpec, PixelConv
+from accel_rl.models.image import ConvSpec, ImageSpec, Picture, PixelConv
 from accel_rl.models.initialization import truncated_
 
 _NUM_BLOCKS = 2  # in a stage
@@ -26,13 +27,12 @@ class ResidualSpec(ImageSpec):
         """Channels of the last feature map."""
         return self.stages[-1]
 
-    def make_layers(self, channels: int) -> nn.Sequential:
+    def make_layers(self, picture: Picture) -> nn.Sequential:
         """Return one layer, all stages: a ReLU comes after the last and between none."""
-        stages = []
-        for number, out in enumerate(self.stages):
-            kind = nn.Conv2d if number else PixelConv
-            stages.append(_Stage(kind(channels, *_same(out)), out))
-            channels = out
+        first = self.stages[0]
+        stages = [_Stage(PixelConv(picture, _same(first)), first)]
+        for channels, out in pairwise(self.stages):
+            stages.append(_Stage(nn.Conv2d(channels, *_same(out)), out))
         return nn.Sequential(nn.Sequential(*stages))
 
     def feature_shape(self, height: int, width: int) -> tuple[int, int]:

@@ -151,7 +151,7 @@ def agent_of(
     own = IMAGE_MODELS.get(config.algo)
     seen = without_mask(spec.observation)
     if model == "auto" and own is not None and isinstance(seen, Leaf):
-        if fits_images(own, seen.shape, seen.dtype):
+        if fits_images(own, seen):
             model = own
     if ":" in model:
         factory = numbered(config.env_factory, env_index)

@@ -15,11 +15,13 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Console
+from torch import nn
 
 from accel_rl.config import TrainConfig
+from accel_rl.models.image import PixelConv
+from accel_rl.models.make import fits_images
 from accel_rl.parallel import Team, TeamError
 from accel_rl.runs.directory import describe_machine, log_to, run_place, write_config
 from accel_rl.runs.files import WriteError, explain
@@ -300,7 +302,9 @@ def first_lines(run: AnyRun, saved: Mapping[str, Any] | None) -> Iterator[str]:
             "this process was forked, so torch computes in one thread; start the process by spawn "
             "for more threads"
         )
-    yield from _observed(config.env, without_mask(run.sampler.env_spec.observation))
+    space = without_mask(run.sampler.env_spec.observation)
+    yield from _observed(config.env, space)
+    yield from _flattened(config, space, run.agent.model)
     if computes_bfloat16_slowly(config, run.device):
         yield "precision=bfloat16 is slower than float32 on this processor, which has no AVX-512"
 
@@ -314,14 +318,21 @@ def _observed(env: str, space: Space) -> Iterator[str]:
             f"network takes as quantities; if they only name states, wrap the environment in "
             f"gymnasium.wrappers.FlattenObservation"
         )
+
+
+def _flattened(config: TrainConfig, space: Space, network: nn.Module) -> Iterator[str]:
+    """Which observations that look like pictures go through no convolutions."""
+    if ":" in config.model:
+        return
+    convolves = any(isinstance(each, PixelConv) for each in network.modules())
     for path, leaf in leaves_of(space):
-        is_picture = leaf.dtype == np.uint8 and len(leaf.shape) == 3
-        high = leaf.bounds[1]
-        if is_picture and high is not None and high.max() < 255:
+        is_picture = len(leaf.shape) == 3 or sum(size >= 16 for size in leaf.shape) >= 2
+        if is_picture and not (fits_images("a3c", leaf) if path else convolves):
             yield (
-                f"observations of {env}{f' ({path[-1]})' if path else ''} are pictures up to "
-                f"{high.max()}, and the networks that come with accel_rl divide pictures by 255; "
-                f"let the environment give 0 .. 255"
+                f"observations of {config.env}{f' ({path[-1]})' if path else ''} of shape "
+                f"{list(leaf.shape)} go into dense layers, as numbers; convolutions take pictures "
+                f"[channels, height, width] or [height, width, channels] that are large enough, "
+                f"those of model=minatar small ones"
             )
 
 

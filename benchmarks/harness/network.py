@@ -23,11 +23,12 @@ def make_agent(spec: dict[str, Any]) -> tuple[PolicyAgent, dict[str, Any]]:
     """
     from accel_rl.agents import PolicyAgent
     from accel_rl.models import make_model
+    from accel_rl.spaces import Leaf
 
     torch.set_num_threads(spec["torch_threads"])
     torch.manual_seed(spec["seed"])
     shape = tuple(spec["observation_shape"])
-    model = make_model("a3c", shape, np.dtype(np.uint8), spec["num_actions"])
+    model = make_model("a3c", Leaf(shape, np.dtype(np.uint8)), spec["num_actions"])
     settings = {name: spec[name] for name in ("torch_threads", "device", "malloc")}
     return PolicyAgent(model.to(spec["device"])), settings
 

@@ -15,6 +15,7 @@ import torch
 from accel_rl.models import make_model
 from accel_rl.parallel import Adam, FlatParameters, RMSProp, StoreExchange, create_store, open_store
 from accel_rl.parallel.rules import Rule
+from accel_rl.spaces import Leaf
 from benchmarks.harness.children import read_spec, serve
 from benchmarks.harness.usage import wait_for
 
@@ -28,7 +29,7 @@ RULES: dict[str, Rule] = {
 def make_parameters(device: str = "cpu") -> FlatParameters:
     """Those of A3C-Net for 104 x 80 images and 4 actions, and a gradient."""
     torch.manual_seed(0)
-    model = make_model("a3c", (4, 104, 80), np.dtype(np.uint8), 4).to(device)
+    model = make_model("a3c", Leaf((4, 104, 80), np.dtype(np.uint8)), 4).to(device)
     parameters = FlatParameters(model)
     parameters.gradient.normal_()
     return parameters

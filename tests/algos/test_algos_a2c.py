@@ -15,6 +15,7 @@ from accel_rl.algos import A2C, A2CConfig, evaluate_steps
 from accel_rl.algos.actor_critic import bootstrap_values
 from accel_rl.models import PolicyValueModel, make_model
 from accel_rl.parallel import FlatParameters, Local
+from accel_rl.spaces import Leaf
 
 pytestmark = pytest.mark.numeric
 
@@ -251,7 +252,7 @@ def test_update_uses_learning_rate_of_the_batch_and_progress() -> None:
 
 def image_updates(config: A2CConfig) -> Iterator[tuple[FlatParameters, dict[str, Tensor]]]:
     torch.manual_seed(0)
-    model = make_model("a3c", (2, 40, 44), np.dtype(np.uint8), NUM_ACTIONS)
+    model = make_model("a3c", Leaf((2, 40, 44), np.dtype(np.uint8)), NUM_ACTIONS)
     learner, flat = make_learner(model, config)
     for seed in range(3):
         batch = make_batch(seed)
@@ -288,7 +289,7 @@ def test_bfloat16_updates_stay_near_float32() -> None:
 
 def test_steps_are_evaluated_one_by_one() -> None:
     torch.manual_seed(0)
-    agent = PolicyAgent(make_model("mlp", (2,), np.dtype(np.float32), NUM_ACTIONS))
+    agent = PolicyAgent(make_model("mlp", Leaf((2,), np.dtype(np.float32)), NUM_ACTIONS))
     batch = make_batch()._replace(observation=torch.randn(T + 1, B, 2))
     steps = evaluate_steps(agent, batch, "float32")
     for t in range(T):

@@ -23,6 +23,7 @@ from accel_rl.models import make_model
 from accel_rl.models.image import ImageNetwork
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.presets import a2c_baselines, ppo_baselines
+from accel_rl.spaces import Leaf
 
 pytestmark = pytest.mark.numeric
 
@@ -39,7 +40,7 @@ class Pictures(gym.Env[np.ndarray, np.int64]):
 
 def make_network() -> ImageNetwork:
     torch.manual_seed(0)
-    model = make_model("nature", SHAPE, np.dtype(np.uint8), NUM_ACTIONS)
+    model = make_model("nature", Leaf(SHAPE, np.dtype(np.uint8)), NUM_ACTIONS)
     assert isinstance(model, ImageNetwork)
     torch.nn.init.normal_(model.policy.weight, std=0.1)  # else nearly uniform
     return model

@@ -449,7 +449,7 @@ def test_epsilon_greedy_takes_any_action_alike_and_else_the_best() -> None:
 def dueling_model() -> Any:
     torch.manual_seed(0)
     shape = (4, 104, 80)
-    return make_q_model("dqn", shape, np.dtype(np.uint8), 3, num_atoms=5, is_dueling=True)
+    return make_q_model("dqn", Leaf(shape, np.dtype(np.uint8)), 3, num_atoms=5, is_dueling=True)
 
 
 @pytest.mark.numeric

@@ -276,7 +276,7 @@ def test_metrics_are_means_over_the_steps_in_which_they_were_measured() -> None:
 )
 def test_metric_names_are_those_of_the_metrics(algo: str, options: dict[str, Any]) -> None:
     if algo == "ga3c":
-        model = make_model("mlp", (3,), np.dtype(np.float32), 2)
+        model = make_model("mlp", Leaf((3,), np.dtype(np.float32)), 2)
         config = GA3CConfig(**options)
         exchange = Local(FlatParameters(model), config.rule, None)
         ga3c = GA3C(PolicyAgent(model), config, exchange)

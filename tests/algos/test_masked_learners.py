@@ -18,12 +18,12 @@ from accel_rl.models import (
     make_recurrent_model,
 )
 from accel_rl.parallel import FlatParameters, Local
-from accel_rl.spaces import map_leaves
+from accel_rl.spaces import Leaf, map_leaves
 
 pytestmark = pytest.mark.numeric
 
 T, B, A = 6, 4, 5
-FLOAT32 = np.dtype(np.float32)
+VECTORS = Leaf((3,), np.dtype(np.float32))
 LOWEST = torch.finfo(torch.float32).min
 
 
@@ -58,23 +58,20 @@ def agents(is_recurrent: bool) -> tuple[Any, Any]:
     for _ in range(2):
         torch.manual_seed(0)
         make = make_recurrent_model if is_recurrent else make_model
-        made.append(make("mlp", (3,), FLOAT32, A))
+        made.append(make("mlp", VECTORS, A))
     if is_recurrent:
         return RecurrentAgent(made[0]), RecurrentAgent(RecurrentWithin(made[1]))
     return PolicyAgent(made[0]), PolicyAgent(Within(made[1]))
 
 
-def batches(num: int, state_size: int = 0, shape: Any = (3,)) -> list[RolloutTensors]:
+def batches(num: int, state_size: int = 0) -> list[RolloutTensors]:
     """Random rollouts with allowed actions, two truncations, a termination and a lost step."""
     g = torch.Generator().manual_seed(0)
 
     def observations(*rows: int) -> dict[str, Tensor]:
         mask = torch.rand(*rows, A, generator=g) < 0.5
         mask.scatter_(-1, torch.randint(0, A, (*rows, 1), generator=g), True)
-        if len(shape) == 3:
-            seen = torch.randint(0, 256, (*rows, *shape), generator=g, dtype=torch.uint8)
-        else:
-            seen = torch.randn(*rows, *shape, generator=g)
+        seen = torch.randn(*rows, 3, generator=g)
         return {"observation": seen, "action_mask": mask.to(torch.int8)}
 
     made = []

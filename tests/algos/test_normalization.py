@@ -27,7 +27,7 @@ ALONE: Any = SimpleNamespace(
 
 
 def make(config: Any, num_envs: int = 2) -> tuple[Normalization, PolicyAgent]:
-    agent = PolicyAgent(make_model("mlp", (3,), np.dtype(np.float32), 4))
+    agent = PolicyAgent(make_model("mlp", Leaf((3,), np.dtype(np.float32)), 4))
     spec = EnvSpec(name="made up", observation=FLOATS, action=discrete(4))
     return Normalization(config, agent, ALONE, Task(spec, num_envs, 5, 0)), agent
 
@@ -129,7 +129,7 @@ def test_observations_far_from_zero_stay_different(offset: int, dtype: torch.dty
 
 
 def test_agent_acts_on_normalized_observations() -> None:
-    agent = PolicyAgent(make_model("mlp", (3,), np.dtype(np.float32), 4))
+    agent = PolicyAgent(make_model("mlp", Leaf((3,), np.dtype(np.float32)), 4))
     observation, uniform = torch.randn(50, 3) * 5 + 2, torch.rand(50).double()
     mean, scale = torch.tensor([2.0, 2, 2]), torch.tensor([0.2, 0.2, 0.2])
     plain = agent.act((observation - mean) * scale, uniform, slice(0, 50))

@@ -57,9 +57,9 @@ def test_preset_has_the_network_of_its_paper_for_images(name: str) -> None:
     if NETWORKS[name] in ("dqn", "pqn"):
         learner = config.learner
         more = getattr(learner, "num_atoms", 1), getattr(learner, "dueling", False)
-        expected = make_q_model(NETWORKS[name], spec.observation_shape, uint8, 6, *more)
+        expected = make_q_model(NETWORKS[name], Leaf(spec.observation_shape, uint8), 6, *more)
     else:
-        expected = make_model(NETWORKS[name], spec.observation_shape, uint8, 6)
+        expected = make_model(NETWORKS[name], Leaf(spec.observation_shape, uint8), 6)
     assert shapes(model) == shapes(expected)
 
 

@@ -18,6 +18,7 @@ from accel_rl.ga3c.learner import (
 )
 from accel_rl.models import PolicyValue, make_model
 from accel_rl.parallel import FlatParameters, Local
+from accel_rl.spaces import Leaf
 
 pytestmark = pytest.mark.numeric
 
@@ -157,7 +158,7 @@ def test_vtrace_of_samples_of_the_same_policy_leaves_segments_as_they_are() -> N
 )
 def test_what_no_update_can_be_made_with_is_refused(options: Any, tokens: str) -> None:
     samples = Samples(torch.zeros(5, 4), torch.zeros(5, dtype=torch.int64), torch.zeros(5))
-    model = make_model("mlp", (4,), np.dtype(np.float32), 3)
+    model = make_model("mlp", Leaf((4,), np.dtype(np.float32)), 3)
     with pytest.raises(ValueError, match=tokens):
         config = GA3CConfig(**options)
         learner = GA3C(PolicyAgent(model), config, Local(FlatParameters(model), config.rule, None))
@@ -168,7 +169,7 @@ def test_what_no_update_can_be_made_with_is_refused(options: Any, tokens: str) -
 def test_update_is_one_step_of_the_rule_on_the_gradient_of_the_loss(reduction) -> None:
     config = GA3CConfig(lr=0.1, reduction=reduction)
     torch.manual_seed(0)
-    model = make_model("mlp", (4,), np.dtype(np.float32), 3)
+    model = make_model("mlp", Leaf((4,), np.dtype(np.float32)), 3)
     exchange = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
     rng = np.random.default_rng(1)
     batch = Samples(
@@ -198,7 +199,7 @@ def test_update_is_one_step_of_the_rule_on_the_gradient_of_the_loss(reduction) -
 def test_update_with_vtrace_learns_its_returns_and_advantages() -> None:
     config = GA3CConfig(vtrace=True, rho_clip=2.0, c_clip=1.5, gamma=0.9)
     torch.manual_seed(0)
-    model = make_model("mlp", (4,), np.dtype(np.float32), 3)
+    model = make_model("mlp", Leaf((4,), np.dtype(np.float32)), 3)
     exchange = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
     N, rng = sum(LENGTHS), np.random.default_rng(1)
     batch = segment_samples(

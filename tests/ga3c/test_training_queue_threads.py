@@ -18,6 +18,7 @@ from accel_rl.ga3c.threads import QueueThreads
 from accel_rl.ga3c.versions import VersionExchange, Versions
 from accel_rl.models import make_model
 from accel_rl.parallel import FlatParameters
+from accel_rl.spaces import Leaf
 
 
 class FailingSampler:
@@ -44,7 +45,7 @@ class SlowList(list):
 
 
 def make_threads(sampler: Any) -> QueueThreads:
-    model = make_model("mlp", (4,), np.dtype(np.float32), 3)
+    model = make_model("mlp", Leaf((4,), np.dtype(np.float32)), 3)
     agent, config, flat = PolicyAgent(model), GA3CConfig(log_norms=True), FlatParameters(model)
     versions = Versions(flat.parameter, config.rule, None)
     learner = GA3C(agent, config, VersionExchange(flat, versions))

@@ -17,7 +17,7 @@ from accel_rl.envs import make_env_factory, probe_spec
 from accel_rl.models import make_model, make_recurrent_model
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
-from accel_rl.spaces import Space, random_values, tensor_views
+from accel_rl.spaces import Leaf, Space, random_values, tensor_views
 
 pytestmark = [
     pytest.mark.gpu,
@@ -27,7 +27,7 @@ pytestmark = [
 
 def make_agent(device: torch.device, lstm: bool = False) -> PolicyAgent | RecurrentAgent:
     torch.manual_seed(0)
-    shapes = (10, 5), np.dtype(np.float32), 3
+    shapes = Leaf((10, 5), np.dtype(np.float32)), 3
     if lstm:
         return RecurrentAgent(make_recurrent_model("mlp", *shapes).to(device))
     return PolicyAgent(make_model("mlp", *shapes).to(device))

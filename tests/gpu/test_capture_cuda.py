@@ -20,7 +20,7 @@ from accel_rl.graphs import Graphs
 from accel_rl.models import make_model
 from accel_rl.parallel.shared_group import SharedGroup
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, action_server
-from accel_rl.spaces import OBSERVATION
+from accel_rl.spaces import OBSERVATION, Leaf
 from accel_rl.training.build import build
 
 pytestmark = [
@@ -155,7 +155,7 @@ def test_captured_action_server_gives_the_rollouts_of_the_eager_one(
 
     def actions(capture: Capture) -> list[torch.Tensor]:
         torch.manual_seed(0)
-        model = make_model("mlp", (10, 5), np.dtype(np.float32), 3).to(CUDA)
+        model = make_model("mlp", Leaf((10, 5), np.dtype(np.float32)), 3).to(CUDA)
         config = SamplerConfig(num_envs=8, num_groups=2, horizon=horizon)
         found = []
         with (

@@ -24,6 +24,7 @@ from accel_rl.graphs import Graphs
 from accel_rl.models import make_model
 from accel_rl.parallel import FlatParameters
 from accel_rl.samplers import SamplerConfig
+from accel_rl.spaces import Leaf
 from accel_rl.training.train import train
 
 pytestmark = [
@@ -36,7 +37,7 @@ LEARNER = GA3CConfig(lr=3e-3, reduction="mean", rmsprop_eps=1e-3, rmsprop_initia
 
 def make(device: str) -> tuple[PolicyAgent, VersionExchange]:
     torch.manual_seed(0)
-    model = make_model("nips", (4, 84, 84), np.dtype(np.uint8), 6).to(device)
+    model = make_model("nips", Leaf((4, 84, 84), np.dtype(np.uint8)), 6).to(device)
     flat = FlatParameters(model)
     return PolicyAgent(model), VersionExchange(flat, Versions(flat.parameter, LEARNER.rule, None))
 
@@ -88,7 +89,7 @@ def test_run_on_a_gpu_ends_with_its_steps_taken(
 def make_small(*, copies: bool) -> tuple[PolicyAgent, VersionExchange]:
     """For vectors of 6 numbers and 3 actions; gradients are clipped."""
     torch.manual_seed(0)
-    model = make_model("mlp", (6,), np.dtype(np.float32), 3).to("cuda")
+    model = make_model("mlp", Leaf((6,), np.dtype(np.float32)), 3).to("cuda")
     flat = FlatParameters(model)
     versions = Versions(flat.parameter, LEARNER.rule, 0.5)
     return PolicyAgent(model), VersionExchange(flat, versions, copies=copies)
@@ -146,7 +147,7 @@ def test_predictions_by_graphs_are_those_without() -> None:
     """Also of environments that were cut off, and with parameters that others have made."""
     cuda, graphs = torch.device("cuda"), Graphs(torch.device("cuda"))
     torch.manual_seed(0)
-    flat = FlatParameters(make_model("mlp", (6,), np.dtype(np.float32), 3).to(cuda))
+    flat = FlatParameters(make_model("mlp", Leaf((6,), np.dtype(np.float32)), 3).to(cuda))
     versions = Versions(flat.parameter, LEARNER.rule, None)
     networks = [copy.deepcopy(flat._model) for _ in range(2)]
     agents = [PolicyAgent(network) for network in networks]  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from accel_rl.models.lstm import LSTM
 from accel_rl.models.policy_value import SharedNetwork
 from accel_rl.models.recurrent import SharedRecurrentModel
 from accel_rl.samplers import ActionServer, SamplerConfig
-from accel_rl.spaces import discrete
+from accel_rl.spaces import Leaf, discrete
 
 CPU = torch.device("cpu")
 T, B = 7, 4
@@ -38,7 +38,9 @@ def make_agent(*, is_shared: bool = False, is_told: bool = False) -> RecurrentAg
     """Its weights are large enough for actions to tell what is remembered."""
     torch.manual_seed(0)
     memory = MemorySpec("lstm", PreviousInputs(discrete(4)) if is_told else None)
-    model: RecurrentModel = make_recurrent_model("mlp", (3,), np.dtype(np.int64), 4, CPU, memory)
+    model: RecurrentModel = make_recurrent_model(
+        "mlp", Leaf((3,), np.dtype(np.int64)), 4, CPU, memory
+    )
     if is_shared:
         model = SharedRecurrentModel(SmallShared(), memory)
     for name, parameter in model.named_parameters():

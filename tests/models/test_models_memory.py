@@ -105,7 +105,7 @@ def test_gru_of_parts_goes_on_from_the_state_of_the_one_before() -> None:
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_networks_have_the_memory_that_is_asked_for(kind: Any, previous: bool) -> None:
     spec = MemorySpec(kind, PreviousInputs(discrete(4)) if previous else None)
-    shapes = (6,), np.dtype(np.float32), 4
+    shapes = Leaf((6,), np.dtype(np.float32)), 4
     states = 2 if kind == "lstm" else 1
     size = 5 if previous else 0
     for model, memories in (
@@ -161,7 +161,7 @@ def test_actions_are_told_as_indicators_or_floats_and_rewards_behind_them(
 def make_agent(kind: str = "policy", memory: Any = "lstm") -> Any:
     torch.manual_seed(0)
     spec = MemorySpec(memory, PreviousInputs(discrete(4)))
-    shapes = (3,), np.dtype(np.int64), 4
+    shapes = Leaf((3,), np.dtype(np.int64)), 4
     if kind == "policy":
         model = make_recurrent_model("mlp", *shapes, CPU, spec)
         for name, parameter in model.named_parameters():

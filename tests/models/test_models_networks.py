@@ -17,9 +17,11 @@ from accel_rl.models.image import (
     NATURE_NET,
     ImageNetwork,
     ImageSpec,
+    Picture,
 )
 from accel_rl.models.initialization import normc_
 from accel_rl.models.layer_norm import NormalizedImageTrunk, NormalizedMLPTrunk, NormalizedQNetwork
+from accel_rl.spaces import Leaf
 
 pytestmark = pytest.mark.numeric
 
@@ -66,7 +68,7 @@ def slow_forward(
 @pytest.mark.parametrize("with_gradient", [False, True], ids=["acting", "learning"])
 def test_image_network_equals_slow_reference(spec: ImageSpec, with_gradient: bool) -> None:
     torch.manual_seed(0)
-    model = ImageNetwork(spec, (2, 44, 40), num_actions=3)
+    model = ImageNetwork(spec, Picture(2, 44, 40), num_actions=3)
     for p in model.parameters():  # biases and small heads must count
         p.data.add_(torch.randn_like(p), alpha=0.05)
     image = torch.randint(0, 256, (2, 2, 44, 40), dtype=torch.uint8)
@@ -81,7 +83,7 @@ def test_image_network_equals_slow_reference(spec: ImageSpec, with_gradient: boo
 @SPECS
 def test_images_with_channels_last_in_memory_give_the_same_numbers(spec: ImageSpec) -> None:
     torch.manual_seed(0)
-    model = ImageNetwork(spec, (4, 84, 84), num_actions=3)
+    model = ImageNetwork(spec, Picture(4, 84, 84), num_actions=3)
     image = torch.randint(0, 256, (2, 4, 84, 84), dtype=torch.uint8)
     with torch.no_grad():
         expected = model(image)
@@ -93,7 +95,7 @@ def test_images_with_channels_last_in_memory_give_the_same_numbers(spec: ImageSp
 def test_gradients_in_bfloat16_are_those_in_float32_but_for_rounding(spec: ImageSpec) -> None:
     """The network written out, in bfloat16, is as far from them on the same processor."""
     torch.manual_seed(0)
-    model = ImageNetwork(spec, (4, 84, 84), num_actions=3)
+    model = ImageNetwork(spec, Picture(4, 84, 84), num_actions=3)
     image = torch.randint(0, 256, (32, 4, 84, 84), dtype=torch.uint8)
 
     def written_out(image: torch.Tensor) -> PolicyValue:
@@ -129,7 +131,7 @@ def test_gradients_in_bfloat16_are_those_in_float32_but_for_rounding(spec: Image
 def test_hidden_layer_on_atari_images_has_published_size(
     spec: ImageSpec, shape: tuple[int, int, int], hidden_inputs: int
 ) -> None:
-    model = ImageNetwork(spec, shape, num_actions=4)
+    model = ImageNetwork(spec, Picture(*shape), num_actions=4)
     assert model.hidden.weight.shape == (spec.hidden, hidden_inputs)
 
 
@@ -145,7 +147,7 @@ def test_normc_gives_each_output_unit_incoming_weights_of_the_norm() -> None:
 @pytest.mark.parametrize("name", ["a3c", "dqn"])
 def test_initial_parameters_are_glorot_and_normc(name: str) -> None:
     torch.manual_seed(0)
-    model = make_model(name, (4, 104, 80), UINT8, num_actions=6)
+    model = make_model(name, Leaf((4, 104, 80), UINT8), num_actions=6)
     assert isinstance(model, ImageNetwork)
     for layer, norm in ((model.hidden, 1.0), (model.policy, 0.01), (model.value, 1.0)):
         np.testing.assert_allclose(layer.weight.norm(dim=1).detach(), norm, rtol=1e-5)
@@ -159,7 +161,7 @@ def test_initial_parameters_are_glorot_and_normc(name: str) -> None:
 
 def test_initial_parameters_of_nature_are_orthogonal() -> None:
     torch.manual_seed(0)
-    model = make_model("nature", (4, 84, 84), UINT8, num_actions=6)
+    model = make_model("nature", Leaf((4, 84, 84), UINT8), num_actions=6)
     assert isinstance(model, ImageNetwork)
     layers = [(layer, 2.0) for layer in (*model.convs, model.hidden)]
     for layer, square in (*layers, (model.policy, 1e-4), (model.value, 1.0)):
@@ -179,7 +181,7 @@ def test_initial_weights_of_paac_lie_within_the_root_of_their_inputs(
     name: str, inputs: tuple[int, ...]
 ) -> None:
     torch.manual_seed(0)
-    model = make_model(name, (4, 84, 84), UINT8, num_actions=6)
+    model = make_model(name, Leaf((4, 84, 84), UINT8), num_actions=6)
     assert isinstance(model, ImageNetwork)
     layers = (*model.convs, model.hidden, model.policy)
     for layer, num in zip(layers, inputs, strict=True):
@@ -191,7 +193,7 @@ def test_initial_weights_of_paac_lie_within_the_root_of_their_inputs(
     [
         ((4, 104, 80), "uint8", "ImageNetwork"),
         ((1, 10, 5), "uint8", "MLP"),
-        ((4, 104, 80), "float32", "MLP"),
+        ((4, 104, 80), "float32", "ImageNetwork"),
         ((4,), "float32", "MLP"),
     ],
     ids=["image", "tiny_image", "floats", "vector"],
@@ -199,12 +201,14 @@ def test_initial_weights_of_paac_lie_within_the_root_of_their_inputs(
 def test_auto_chooses_network_by_observation(
     shape: tuple[int, ...], dtype: str, expected: str
 ) -> None:
-    assert type(make_model("auto", shape, np.dtype(dtype), num_actions=2)).__name__ == expected
+    assert (
+        type(make_model("auto", Leaf(shape, np.dtype(dtype)), num_actions=2)).__name__ == expected
+    )
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "float64", "bool"])
 def test_mlp_takes_any_dtype_and_shape(dtype: str) -> None:
-    model = make_model("mlp", (10, 5), np.dtype(dtype), num_actions=3)
+    model = make_model("mlp", Leaf((10, 5), np.dtype(dtype)), num_actions=3)
     output = model(torch.from_numpy(np.ones((7, 10, 5), dtype)))
     assert output.logits.shape == (7, 3)
     assert output.value.shape == (7,)
@@ -215,11 +219,16 @@ def test_mlp_takes_any_dtype_and_shape(dtype: str) -> None:
     ("name", "shape", "dtype", "said"),
     [
         ("resnet", (4, 84, 84), "uint8", "model is 'resnet'; auto, a3c"),
-        ("a3c", (4,), "float32", "model=a3c images float32 of shape [4]"),
-        ("nature", (4, 20, 20), "uint8", "(4, 20, 20) too small model=nature"),
+        ("a3c", (4,), "float32", "model=a3c needs pictures float32 of shape [4]"),
+        ("nature", (4, 20, 20), "uint8", "pictures of 20 x 20 too small model=nature"),
         ("impala", (1, 10, 5), "uint8", "too small model=impala; use larger images"),
         ("impala", (4, 7, 84), "uint8", "too small model=impala; use larger images"),
-        ("auto", (84, 84, 3), "uint8", "[84, 84, 3] images channels last"),
+        (
+            "auto",
+            (10, 10, 10),
+            "uint8",
+            "[10, 10, 10] channels first, channels last",
+        ),
         ("pqn", (4, 84, 84), "uint8", "model=pqn Q-learning use model=auto"),
     ],
 )
@@ -227,14 +236,14 @@ def test_network_that_does_not_fit_is_refused(
     name: str, shape: tuple[int, ...], dtype: str, said: str
 ) -> None:
     with pytest.raises(ValueError, match=words(said)):
-        make_model(name, shape, np.dtype(dtype), num_actions=2)
-    make_model("mlp", shape, np.dtype(dtype), num_actions=2)
+        make_model(name, Leaf(shape, np.dtype(dtype)), num_actions=2)
+    make_model("mlp", Leaf(shape, np.dtype(dtype)), num_actions=2)
 
 
 def test_mlp_takes_scalar_observations() -> None:
     states = torch.arange(3)
-    assert make_model("auto", (), np.dtype(np.int64), 2)(states).logits.shape == (3, 2)
-    assert make_q_model("auto", (), np.dtype(np.int64), 2)(states).shape == (3, 2, 1)
+    assert make_model("auto", Leaf((), np.dtype(np.int64)), 2)(states).logits.shape == (3, 2)
+    assert make_q_model("auto", Leaf((), np.dtype(np.int64)), 2)(states).shape == (3, 2, 1)
 
 
 def plain_pqn_layers(model: NormalizedQNetwork) -> torch.nn.Module:
@@ -262,7 +271,7 @@ def plain_pqn_layers(model: NormalizedQNetwork) -> torch.nn.Module:
 
 def test_normalized_image_network_and_gradient_equal_plain_layers_with_channels_first() -> None:
     torch.manual_seed(0)
-    model = make_q_model("pqn", (2, 52, 44), UINT8, num_actions=3)
+    model = make_q_model("pqn", Leaf((2, 52, 44), UINT8), num_actions=3)
     assert isinstance(model, NormalizedQNetwork)
     for p in model.parameters():  # biases and the scales of the norms must count
         p.data.add_(torch.randn_like(p), alpha=0.05)
@@ -281,7 +290,7 @@ def test_normalized_image_network_and_gradient_equal_plain_layers_with_channels_
 
 def test_normalized_vector_network_equals_plain_layers() -> None:
     torch.manual_seed(0)
-    model = make_q_model("pqn", (2, 3), np.dtype(np.float64), num_actions=4, num_atoms=5)
+    model = make_q_model("pqn", Leaf((2, 3), np.dtype(np.float64)), num_actions=4, num_atoms=5)
     assert isinstance(model, NormalizedQNetwork) and isinstance(model.trunk, NormalizedMLPTrunk)
     x = torch.randn(7, 2, 3, dtype=torch.float64)
     y = x.flatten(1).float()
@@ -297,7 +306,7 @@ def test_normalized_vector_network_equals_plain_layers() -> None:
 @pytest.mark.parametrize(("shape", "dtype"), [((4, 84, 84), "uint8"), ((6,), "float32")])
 def test_initial_parameters_of_pqn_are_orthogonal(shape: tuple[int, ...], dtype: str) -> None:
     torch.manual_seed(0)
-    model = make_q_model("pqn", shape, np.dtype(dtype), num_actions=6)
+    model = make_q_model("pqn", Leaf(shape, np.dtype(dtype)), num_actions=6)
     for name, p in model.named_parameters():
         if name.endswith("bias"):
             assert (p == 0).all()
@@ -317,7 +326,7 @@ def test_initial_parameters_of_pqn_are_orthogonal(shape: tuple[int, ...], dtype:
         ((4, 84, 84), "uint8", "NormalizedImageTrunk"),
         ((1, 10, 5), "uint8", "NormalizedImageTrunk"),
         ((1, 2, 5), "uint8", "NormalizedMLPTrunk"),
-        ((4, 84, 84), "float32", "NormalizedMLPTrunk"),
+        ((84, 84, 4), "float32", "NormalizedImageTrunk"),
         ((), "int64", "NormalizedMLPTrunk"),
     ],
     ids=["image", "small_image", "tiny_image", "floats", "scalar"],
@@ -325,16 +334,14 @@ def test_initial_parameters_of_pqn_are_orthogonal(shape: tuple[int, ...], dtype:
 def test_pqn_chooses_layers_by_observation(
     shape: tuple[int, ...], dtype: str, expected: str
 ) -> None:
-    model = make_q_model("pqn", shape, np.dtype(dtype), num_actions=2)
+    model = make_q_model("pqn", Leaf(shape, np.dtype(dtype)), num_actions=2)
     assert type(model.trunk).__name__ == expected
     assert model(torch.from_numpy(np.ones((3, *shape), dtype))).shape == (3, 2, 1)
 
 
 def test_pqn_is_refused_where_it_does_not_fit() -> None:
     with pytest.raises(ValueError, match=r"model=pqn .*dueling=false"):
-        make_q_model("pqn", (4, 84, 84), UINT8, 2, is_dueling=True)
-    with pytest.raises(ValueError, match=words("[84, 84, 3] images channels last")):
-        make_q_model("pqn", (84, 84, 3), UINT8, 2)
+        make_q_model("pqn", Leaf((4, 84, 84), UINT8), 2, is_dueling=True)
 
 
 def test_networks_of_small_images_have_one_convolution() -> None:
@@ -342,7 +349,7 @@ def test_networks_of_small_images_have_one_convolution() -> None:
     trunk = 4 * 9 * 16 + 16 + 16 * 64 * 128 + 128
     heads, norms, output = 128 * 6 + 6 + 128 + 1, 2 * 16 * 64 + 2 * 128, 128 * 6 + 6
     for model, size in (
-        (make_model("minatar", (4, 10, 10), UINT8, num_actions=6), trunk + heads),
-        (make_q_model("pqn", (4, 10, 10), UINT8, num_actions=6), trunk + norms + output),
+        (make_model("minatar", Leaf((4, 10, 10), UINT8), num_actions=6), trunk + heads),
+        (make_q_model("pqn", Leaf((4, 10, 10), UINT8), num_actions=6), trunk + norms + output),
     ):
         assert sum(each.numel() for each in model.parameters()) == size

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from accel_rl.models import make_model, make_q_model
 from accel_rl.parallel import FlatParameters
+from accel_rl.spaces import Leaf
 
 # ---- what the function is given, and what becomes of what it returns -----------------------------
 
@@ -62,7 +63,7 @@ def test_forward_is_given_the_dtype_of_the_environment(dtype: str, monkeypatch) 
             return super().forward(observation.float())
 
     monkeypatch.setitem(MADE, "mine", lambda observation_shape, num_actions: Mine())
-    make_model("own_networks:mine", (4,), np.dtype(dtype), A)
+    make_model("own_networks:mine", Leaf((4,), np.dtype(dtype)), A)
 
 
 def test_looking_at_a_network_leaves_the_random_numbers_as_they_are(monkeypatch) -> None:
@@ -362,6 +363,6 @@ def test_q_values_of_another_shape_are_refused(monkeypatch) -> None:
 )
 def test_function_that_is_not_there_is_refused(model: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make_model(model, (4,), FLOAT32, A)
+        make_model(model, Leaf((4,), FLOAT32), A)
     with pytest.raises(ValueError, match=message):
-        make_q_model(model, (4,), FLOAT32, A)
+        make_q_model(model, Leaf((4,), FLOAT32), A)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from accel_rl.models import make_model, make_q_model
+from accel_rl.spaces import Leaf
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
 
 ONE_TO_FIVE = np.array([[1, 5, 2], [4, 4, 1]])
@@ -114,7 +115,7 @@ def test_network_that_takes_the_environment_s_observations_alone_is_trained(
 def test_network_is_tried_on_the_observations_that_are_given_or_told_which(
     make: Any, name: str
 ) -> None:
-    arguments = f"{__name__}:{name}", (3,), np.dtype(np.int64), A
+    arguments = f"{__name__}:{name}", Leaf((3,), np.dtype(np.int64)), A
     assert len(list(make(*arguments, observations=ONE_TO_FIVE).parameters())) > 0
     with pytest.raises(ValueError, match=r"int64 \[2, 3\] of zeros and ones failed: Index"):
         make(*arguments)
@@ -124,4 +125,6 @@ def test_failure_on_observations_of_the_environment_says_so() -> None:
     observations = torch.full((2, 3), 6).numpy()
     message = r"forward on observations int64 \[2, 3\] of the environment failed: IndexError"
     with pytest.raises(ValueError, match=message):
-        make_model(f"{__name__}:Words", (3,), np.dtype(np.int64), A, observations=observations)
+        make_model(
+            f"{__name__}:Words", Leaf((3,), np.dtype(np.int64)), A, observations=observations
+        )

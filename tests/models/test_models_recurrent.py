@@ -8,13 +8,14 @@ from torch import Tensor
 
 from accel_rl.models import Sequences, make_model, make_recurrent_model
 from accel_rl.models.lstm import LSTM
+from accel_rl.spaces import Leaf
 
 pytestmark = pytest.mark.numeric
 
 T, B, F = 7, 3, 5
 RNG = np.random.default_rng(0)
-SHAPES = ((6,), np.dtype(np.float32), 4)
-IMAGES = ((4, 104, 80), np.dtype(np.uint8), 4)
+SHAPES = (Leaf((6,), np.dtype(np.float32)), 4)
+IMAGES = (Leaf((4, 104, 80), np.dtype(np.uint8)), 4)
 
 
 def make_lstm() -> LSTM:
@@ -93,11 +94,11 @@ def test_nothing_before_an_episode_has_a_gradient_from_it() -> None:
     [("mlp", SHAPES, 4 * 64), ("a3c", IMAGES, 2 * 256), ("nature", IMAGES, 2 * 512)],
 )
 def test_recurrent_model_has_the_layers_of_the_other_and_lstms_as_wide(
-    name: str, shapes: tuple[tuple[int, ...], np.dtype[np.generic], int], state_size: int
+    name: str, shapes: tuple[Leaf, int], state_size: int
 ) -> None:
     model = make_recurrent_model(name, *shapes)
     assert model.state_size == state_size
-    observation = torch.from_numpy(RNG.integers(256, size=(T * B, *shapes[0]))).to(
+    observation = torch.from_numpy(RNG.integers(256, size=(T * B, *shapes[0].shape))).to(
         torch.uint8 if name != "mlp" else torch.float32
     )
     begins = torch.zeros(T, B, dtype=torch.bool)

@@ -12,12 +12,13 @@ from toy_envs import ToyEnv
 from accel_rl.agents import RecurrentEpsilonGreedyAgent, RecurrentStates, epsilon_greedy
 from accel_rl.models import RecurrentQModel, Sequences, make_q_model, make_recurrent_q_model
 from accel_rl.samplers import ActionServer, SerialSampler
+from accel_rl.spaces import Leaf
 
 pytestmark = pytest.mark.numeric
 
 SHAPES = {
-    "mlp": ((3,), np.dtype(np.int64), 4),
-    "a3c": ((4, 44, 36), np.dtype(np.uint8), 4),
+    "mlp": (Leaf((3,), np.dtype(np.int64)), 4),
+    "a3c": (Leaf((4, 44, 36), np.dtype(np.uint8)), 4),
 }
 
 
@@ -66,10 +67,10 @@ def test_values_are_those_of_each_environment_unrolled_alone(
     name: str, is_dueling: bool, num_atoms: int
 ) -> None:
     model = make_model(name, num_atoms, is_dueling=is_dueling)
-    shape, dtype, _ = SHAPES[name]
+    leaf = SHAPES[name][0]
     g = torch.Generator().manual_seed(1)
-    observation = torch.randint(0, 200, (T, B, *shape), generator=g).to(
-        torch.uint8 if dtype == np.uint8 else torch.int64
+    observation = torch.randint(0, 200, (T, B, *leaf.shape), generator=g).to(
+        torch.uint8 if leaf.dtype == np.uint8 else torch.int64
     )
     if name == "mlp":
         observation %= 3

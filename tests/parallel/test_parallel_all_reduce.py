@@ -16,6 +16,7 @@ from torch.distributed import TCPStore
 from accel_rl.models import make_model
 from accel_rl.parallel import AllReduce, FlatParameters, Ranks, RMSProp, Team, rank_seed, read_ranks
 from accel_rl.parallel.meeting import STORE_VARIABLE
+from accel_rl.spaces import Leaf
 
 
 def assert_as_alone(case: str, found: list[torch.Tensor]) -> None:
@@ -97,7 +98,7 @@ def test_a_gradient_of_a3c_net_is_one_all_reduce() -> None:
         def close(self) -> None:
             raise AssertionError
 
-    flat = FlatParameters(make_model("a3c", (4, 104, 80), np.dtype(np.uint8), 4))
+    flat = FlatParameters(make_model("a3c", Leaf((4, 104, 80), np.dtype(np.uint8)), 4))
     exchange = AllReduce(flat, RMSProp(decay=0.99, eps=1e-6, initial=0.0), 1.0, Counting())
     exchange.step(1e-3)
     exchange.step(1e-3, torch.tensor(80.0))

@@ -10,13 +10,14 @@ from torch.nn import functional as F
 
 from accel_rl.models import make_model
 from accel_rl.parallel import FlatParameters
+from accel_rl.spaces import Leaf
 
 pytestmark = pytest.mark.numeric
 
 
 def make_image_model() -> nn.Module:
     torch.manual_seed(0)
-    return make_model("a3c", (2, 40, 44), np.dtype(np.uint8), num_actions=3)
+    return make_model("a3c", Leaf((2, 40, 44), np.dtype(np.uint8)), num_actions=3)
 
 
 IMAGES = torch.randint(0, 256, (4, 2, 40, 44), generator=torch.Generator().manual_seed(1)).byte()
@@ -113,7 +114,7 @@ def test_names_are_those_of_a_network_that_is_not_compiled() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     flat = FlatParameters(make_image_model())
-    other = FlatParameters(make_model("a3c", (2, 40, 44), np.dtype(np.uint8), num_actions=5))
+    other = FlatParameters(make_model("a3c", Leaf((2, 40, 44), np.dtype(np.uint8)), num_actions=5))
     with pytest.raises(ValueError, match=r"differ in policy\.bias, policy\.weight"):
         flat.from_named_(flat.parameter, other.to_named(other.parameter))
     with pytest.raises(ValueError, match="2 kinds of dtype and device"):

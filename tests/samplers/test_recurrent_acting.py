@@ -10,6 +10,7 @@ from toy_envs import ToyEnv
 from accel_rl.agents import PolicyAgent, RecurrentStates
 from accel_rl.models import Sequences, make_model
 from accel_rl.samplers import ActionServer, ParallelSampler, SerialSampler
+from accel_rl.spaces import Leaf
 from accel_rl.tools.policy import SavedPolicy
 
 
@@ -161,7 +162,7 @@ def test_episodes_begin_behind_ends_and_behind_rows_without_a_step() -> None:
 
 
 def test_feed_forward_agent_has_no_state() -> None:
-    agent = PolicyAgent(make_model("mlp", (3,), np.dtype(np.int64), 4))
+    agent = PolicyAgent(make_model("mlp", Leaf((3,), np.dtype(np.int64)), 4))
     with SerialSampler(ToyEnv, config=config(), seed=1) as sampler:
         server = ActionServer(agent, sampler, CPU)
         sampler.collect(server)

@@ -13,9 +13,10 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from rich.console import Console
 
 from accel_rl.cli.parse import parse_arguments
+from accel_rl.models import make_model
 from accel_rl.models.joined import JoinedNetwork
-from accel_rl.spaces import from_gymnasium
-from accel_rl.training.train import RunError, _observed, train
+from accel_rl.spaces import Leaf, from_gymnasium
+from accel_rl.training.train import RunError, _flattened, _observed, train
 
 
 class Broken(gymnasium.Env):
@@ -67,8 +68,6 @@ def run(name: str, run_dir: Path, *options: str) -> str:
         (Discrete(4), "env are single integers, which the network takes as quantities"),
         (MultiDiscrete([50, 3]), "env are integers, which the network takes as quantities"),
         (Box(0, 3, (1,), np.int64), "env are integers, which the network takes as quantities"),
-        (Box(0, 1, (1, 12, 12), np.uint8), "env are pictures up to 1, .* divide pictures by 255"),
-        (Dict(a=Box(0, 9, (1, 12, 12), np.uint8)), r"env \(a\) are pictures up to 9, .* by 255"),
         (Box(0, 255, (1, 12, 12), np.uint8), ""),
         (Box(0, 1, (3,), np.float32), ""),
     ],
@@ -81,13 +80,28 @@ def test_observations_that_may_be_meant_otherwise_are_pointed_out(
     assert len(said) == bool(sentence) and all(re.search(sentence, each) for each in said)
 
 
-def test_picture_with_its_channels_last_is_refused_in_a_mapping_too() -> None:
-    camera = Box(0, 255, (84, 84, 3), np.uint8)
-    space = from_gymnasium(Dict(camera=camera, speed=Box(-1, 1, (1,))))
-    with pytest.raises(
-        ValueError, match=r"\[84, 84, 3\] look like images with their channels last"
-    ):
-        JoinedNetwork(space, 2)
+@pytest.mark.parametrize(
+    ("space", "is_told"),
+    [
+        (Box(0, 255, (84, 84, 3), np.uint8), False),
+        (Box(0, 255, (6, 10, 10), np.uint8), True),
+        (Box(0, 1, (84, 84)), True),
+        (Box(0, 1, (4, 84, 84, 3)), True),
+        (Box(0, 1, (10, 5)), False),
+        (Dict(camera=Box(0, 1, (84, 84, 3)), speed=Box(-1, 1, (1,))), False),
+        (Dict(board=Box(0, 1, (6, 10, 10)), speed=Box(-1, 1, (1,))), True),
+    ],
+    ids=str,
+)
+def test_pictures_that_go_into_dense_layers_are_pointed_out(space: Any, is_told: bool) -> None:
+    found = from_gymnasium(space)
+    is_one = isinstance(found, Leaf)
+    network = make_model("auto", found, 2) if is_one else JoinedNetwork(found, 2)
+    said = list(_flattened(parse_arguments(["algo=ppo", "env=catch"]), found, network))
+    assert len(said) == is_told
+    assert all("dense layers, as numbers; convolutions take" in each for each in said)
+    own = parse_arguments(["algo=ppo", "env=catch", "model=a:b"])
+    assert not list(_flattened(own, found, network))
 
 
 @pytest.mark.parametrize(("option", "share"), [("true", 0.32), ("false", 0.999)])

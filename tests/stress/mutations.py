@@ -348,10 +348,6 @@ lstm_state_not_reset models/lstm.py models/test_models_recurrent.py
 - keeps = (~begins).unsqueeze(2).to(dtype)
 + keeps = torch.ones_like(begins).unsqueeze(2).to(dtype)
 
-lstm_gradient_leaks models/lstm.py models/test_models_recurrent.py
-- on_output = (on_gates[-1] @ weight) * keeps[t]
-+ on_output = on_gates[-1] @ weight
-
 dueling_no_mean models/q_value.py algos/test_algos_dqn.py
 - + advantage - advantage.mean(1, keepdim=True)
 + + advantage

@@ -25,7 +25,7 @@ def lines(options: str) -> str:
         describe=lambda: "",
         device=parts.device,
     )
-    run.sampler = parts.sampler
+    run.sampler, run.agent = parts.sampler, parts.agent
     try:
         return "\n".join(first_lines(run, None))
     finally:

@@ -13,6 +13,7 @@ from accel_rl.cli.parse import parse_arguments
 from accel_rl.models import PolicyValueModel, make_model
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
+from accel_rl.spaces import Leaf
 from accel_rl.training import torch_setup
 from accel_rl.training.torch_setup import gpu_arithmetic, has_small_updates
 
@@ -36,15 +37,15 @@ def is_small(options: str, model: PolicyValueModel, num_collected: int, num_shar
 def test_updates_are_small_by_parameters_times_samples_of_one_learner(
     options: str, num_sharing: int, num_samples: int, difference: int, monkeypatch
 ) -> None:
-    model = make_model("mlp", (4,), np.dtype(np.float32), 2)
+    model = make_model("mlp", Leaf((4,), np.dtype(np.float32)), 2)
     size = FlatParameters(model).parameter.numel() * num_samples
     monkeypatch.setattr(torch_setup, "_LEAST_SHARED", size - difference)
     assert is_small(options, model, 80, num_sharing) == (difference == -1)
 
 
 def test_updates_of_convolutions_and_of_own_networks_are_not_small() -> None:
-    assert not is_small("", make_model("a3c", (4, 84, 84), np.dtype(np.uint8), 2), 1, 1)
-    mlp = make_model("mlp", (4,), np.dtype(np.float32), 2)
+    assert not is_small("", make_model("a3c", Leaf((4, 84, 84), np.dtype(np.uint8)), 2), 1, 1)
+    mlp = make_model("mlp", Leaf((4,), np.dtype(np.float32)), 2)
     assert is_small("", mlp, 1, 1) and not is_small("model=mine:Net", mlp, 1, 1)
 
 

@@ -136,7 +136,7 @@ class GymnasiumVector:
         if env.num_envs != n:
             raise EnvError(f"environment {name} has num_envs={env.num_envs}; it must have {n}")
         self.spec, self._first_action = read_spec(
-            name, env.single_observation_space, env.single_action_space, info_keys
+            name, env.single_observation_space, env.single_action_space, info_keys, env=env
         )
         self.observation_space = env.single_observation_space
         try:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.base import Array, EnvSpec
 from accel_rl.envs.errors import EnvError
-from accel_rl.spaces import Leaf, Space, describe, discrete, from_gymnasium
+from accel_rl.spaces import Leaf, Space, describe, discrete, from_gymnasium, with_channels
 from accel_rl.system.topology import available_cpus
 
 
@@ -21,6 +21,7 @@ def read_spec(
     action_space: gymnasium.Space[Any],
     info_keys: Sequence[str] = (),
     frame_skip: int = 1,
+    env: Any = None,
 ) -> tuple[EnvSpec, int]:
     """Return the spec of environments with these spaces, and the first number of discrete actions.
 
@@ -34,7 +35,7 @@ def read_spec(
             first_action = int(action_space.start)
         else:
             action = from_gymnasium(action_space)
-        observation = from_gymnasium(observation_space)
+        observation = with_channels(from_gymnasium(observation_space), env)
         if not isinstance(action, Leaf):
             raise ValueError(
                 f"its actions are {describe(action)}; those of a batch must be one array: wrap it "

@@ -22,7 +22,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
-from accel_rl.keys import KEYS_VARIABLE, Keys
 from accel_rl.parallel.meeting import PREFIX, SECRET_VARIABLE, STORE_VARIABLE, open_loopback_store
 from accel_rl.parallel.records import LAUNCHER, Records
 from accel_rl.parallel.team import LOST
@@ -42,8 +41,6 @@ FAILURE_SECONDS = 60.0
 """for learners to end after one of them has failed. Shorter than `STOP_SECONDS`, because a learner
 that hangs is the likely failure, and there is an earlier checkpoint. Also for the first learner to
 save and end, after others that did not were killed"""
-_KEY_SECONDS = 0.2
-"""between two looks at what was typed"""
 _STOPPED = [code for number in SIGNALS for code in (128 + number, -number)]
 """exit codes of learners that were asked to stop, and did; negative where a signal came before
 their Python handled it"""
@@ -58,12 +55,11 @@ def launch(arguments: Sequence[str], num_learners: int, *, goes_on: bool) -> int
     store, secret = open_loopback_store(), secrets.token_hex(32)
     records = Records(PrefixStore(PREFIX, store), secret.encode())
     learners = []
-    with _signals() as received, contextlib.closing(Keys()) as keys:
+    with _signals() as received:
         try:
             for rank in range(num_learners):
-                has_keys = rank == 0 and keys.are_read
-                learners.append(_start(arguments, rank, num_learners, store.port, secret, has_keys))
-            return _Watch(learners, records, goes_on, received, keys).until_end()
+                learners.append(_start(arguments, rank, num_learners, store.port, secret))
+            return _Watch(learners, records, goes_on, received).until_end()
         finally:
             for learner in learners:  # none is left but after a failure here
                 if learner.poll() is None:
@@ -72,7 +68,7 @@ def launch(arguments: Sequence[str], num_learners: int, *, goes_on: bool) -> int
 
 
 def _start(
-    arguments: Sequence[str], rank: int, num_learners: int, port: int, secret: str, has_keys: bool
+    arguments: Sequence[str], rank: int, num_learners: int, port: int, secret: str
 ) -> subprocess.Popen[bytes]:
     variables = {
         "RANK": rank,
@@ -87,8 +83,6 @@ def _start(
     environment = {**local, **os.environ}
     environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # else the store warns in stack traces
     environment |= {name: str(value) for name, value in variables.items()}
-    if has_keys:
-        environment[KEYS_VARIABLE] = "1"
     add_package_path(environment)
     # A session of its own, so that Ctrl-C in the terminal comes through this process alone.
     command = [sys.executable, "-P", "-m", "accel_rl", *arguments]
@@ -121,9 +115,7 @@ class _Watch:
         records: Records,
         goes_on: bool,
         received: int,
-        keys: Keys,
     ) -> None:
-        self._keys, self._has_keys = keys, keys.are_read
         self._learners = learners
         self._records = records
         self._goes_on = goes_on
@@ -158,14 +150,9 @@ class _Watch:
 
     def _look(self, selector: selectors.BaseSelector) -> None:
         timeout = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
-        if self._has_keys:
-            self._follow(self._keys.read())
-            timeout = min(_KEY_SECONDS, _KEY_SECONDS if timeout is None else timeout)
         for key, _ in selector.select(timeout):
             if key.fd == self._received:
                 for number in os.read(self._received, 64):
-                    if number not in SIGNALS:  # Ctrl-Z, which the keys are concerned with
-                        continue
                     may_come_twice = number == HANGUP or is_started()
                     if self._deadline is None or not may_come_twice:
                         self._stop(number)
@@ -179,13 +166,6 @@ class _Watch:
                 self._after_end(rank, learner)
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._end_late()
-
-    def _follow(self, typed: str) -> None:
-        """Stop all for a q; tell the first learner, whose panel it is, of a p."""
-        if "q" in typed.lower() and self._deadline is None:
-            self._stop(signal.SIGINT)
-        if typed.lower().count("p") % 2 and 0 in self._running:
-            self._learners[0].send_signal(signal.SIGURG)  # ignored until it has a panel
 
     def _after_end(self, rank: int, learner: subprocess.Popen[bytes]) -> None:
         if learner.returncode == 0:

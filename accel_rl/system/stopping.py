@@ -101,8 +101,7 @@ class StopRequest:
     start there is nothing to save. Workers need no word of it; they end when this process does.
     ``before_abort`` is called when the second one ends it, to put the terminal right. A SIGHUP is
     never the second one, since the shell and the kernel may both send it; where `is_started`, no
-    signal is. After ``max_minutes`` the program itself asks. ``asks`` is called where the request
-    is read; if it returns True, that is like a first Ctrl-C.
+    signal is. After ``max_minutes`` the program itself asks.
     Outside the main thread, where Python allows no handlers, signals stay the host's affair.
     """
 
@@ -110,10 +109,8 @@ class StopRequest:
         self,
         before_abort: Callable[[], None] = lambda: None,
         max_minutes: float | None = None,
-        asks: Callable[[], bool] = lambda: False,
     ) -> None:
         self._before_abort = before_abort
-        self._asks = asks
         self._deadline = math.inf if max_minutes is None else monotonic() + 60 * max_minutes
         self._looked_at = -math.inf
         self.received: signal.Signals | None = None
@@ -133,8 +130,6 @@ class StopRequest:
         if now >= self._looked_at + 1:
             self._looked_at = now
             self._take_back()
-        if self._asks() and self.received is None:
-            self.received = signal.SIGINT
         return self.received is not None
 
     @property

@@ -175,18 +175,13 @@ class Status:
 
 
 class Progress(Protocol):
-    """Shows a `Status`; ``interval_seconds`` is how often it wants one.
-
-    ``is_stop_asked`` tells whether somebody has typed so.
-    """
+    """Shows a `Status`; ``interval_seconds`` is how often it wants one."""
 
     interval_seconds: float
 
     def show(self, status: Status) -> None: ...
 
     def say(self, message: str) -> None: ...
-
-    def is_stop_asked(self) -> bool: ...
 
     def close(self) -> None: ...
 
@@ -204,9 +199,6 @@ class PlainLines:
 
     def say(self, message: str) -> None:
         self._console.print(message, markup=False, highlight=False, soft_wrap=True)
-
-    def is_stop_asked(self) -> bool:
-        return False
 
     def close(self) -> None:
         """Nothing is left open."""
@@ -236,11 +228,10 @@ def line(status: Status) -> str:
     )
 
 
-def panel(status: Status, title: str, *parts: RenderableType, hint: str = "") -> RenderableType:
-    """The status as a panel as wide as the console; no line needs more than 80 columns.
-
-    ``parts`` are below it, and ``hint`` is in its lower edge.
-    """
+def panel(
+    status: Status, title: str, *parts: RenderableType, num_learners: int = 1
+) -> RenderableType:
+    """The status, and ``parts`` below it, as a panel; no line needs more than 80 columns."""
     bar = Table.grid(expand=True, padding=(0, 1))
     bar.add_column(ratio=1)
     bar.add_column(justify="right", no_wrap=True)
@@ -258,14 +249,10 @@ def panel(status: Status, title: str, *parts: RenderableType, hint: str = "") ->
     rows.add_row("spent", _split(status.split))
     worst = status.bottleneck
     rows.add_row("limit", f"{worst.name} ({worst.share:.0%} of the time): {worst.hint}")
-    return Panel(
-        Group(bar, rows, *parts),
-        title=Text(title, "bold"),
-        title_align="left",
-        subtitle=Text(hint, "dim") if hint else None,
-        subtitle_align="right",
-        padding=(0, 1),
-    )
+    if num_learners > 1:
+        rows.add_row("learners", f"this is the first of {num_learners}")
+    parts = (bar, rows, *parts)
+    return Panel(Group(*parts), title=Text(title, "bold"), title_align="left", padding=(0, 1))
 
 
 def summary(

@@ -23,7 +23,6 @@ from accel_rl.samplers import SamplerConfig, SamplerState, SamplerTimes
 from accel_rl.samplers.base import Episode
 from accel_rl.samplers.block import count_nothing
 from accel_rl.system.stopping import StopRequest
-from accel_rl.system.topology import CorePlan
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.metrics import OnRow, Recorded, Rows
 from accel_rl.training.progress import Progress
@@ -113,12 +112,6 @@ class Run(ABC, Generic[S, L]):
     def extra_metrics(self) -> tuple[str, ...]:
         """Metrics beside those of the learner."""
         return ()
-
-    @property
-    def core_plan(self) -> CorePlan | None:
-        """Where this learner and its workers run; None without workers."""
-        plan = getattr(self.sampler, "plan", None)
-        return plan if isinstance(plan, CorePlan) else None
 
     @property
     def place(self) -> str:

@@ -130,13 +130,9 @@ def train(
         if saved is not None:
             saved = without_loaded(saved)
             gc.collect()  # torch's reader is a cycle, which keeps all that it has read
-        progress = make_progress(
-            console or LastingConsole(), config.title, run.core_plan, team.ranks.size
-        )
+        progress = make_progress(console or LastingConsole(), config.title, team.ranks.size)
         stack.enter_context(contextlib.closing(progress))
-        stop = stack.enter_context(
-            StopRequest(progress.close, config.max_minutes, progress.is_stop_asked)
-        )
+        stop = stack.enter_context(StopRequest(progress.close, config.max_minutes))
         with _explaining(run, run_dir, ProgressHandler(progress)) as failure, refusing_exit():
             run.open(run_dir, stop, run.make_rows(progress, on_row), saved)
             with contextlib.closing(run.records):

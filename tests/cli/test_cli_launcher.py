@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,10 +25,9 @@ def test_learner_that_a_signal_ended_before_python_handled_it_was_stopped(number
         early.send_signal(number)
         with started("-c", program, is_warm=False) as later:
             assert later.stdout is not None and later.stdout.readline()
-            keys: Any = SimpleNamespace(are_read=False)
             records = Records(HashStore(), None)
             learners: Any = [later, early]
-            watch = _Watch(learners, records, goes_on=False, received=received, keys=keys)
+            watch = _Watch(learners, records, goes_on=False, received=received)
             assert watch.until_end() == 143
     finally:
         early.kill()

@@ -29,12 +29,12 @@ LAYERS = [
         "config option_kinds options presets",
         "algos parallel samplers vector",
         "agents envs models",
-        "capture graphs keys rollout settings spaces system trackers",
+        "capture graphs rollout settings spaces system trackers",
     )
 ]
 LAYER_OF = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 NEVER = {("algos", "samplers"), ("samplers", "algos")}
-WITHOUT_TORCH = "envs keys rollout settings system trackers"
+WITHOUT_TORCH = "envs rollout settings system trackers"
 SOURCES = sorted(
     path
     for part in ("accel_rl", "benchmarks", "examples", "launch")

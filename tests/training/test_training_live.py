@@ -1,43 +1,14 @@
-"""The live panel: curves, cores and keys; in a notebook HTML."""
+"""The live panel with its curve; in a notebook lines."""
 
 import io
 import math
-import os
-import pty
-import signal
-import sys
-import termios
-import types
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
-from rich.panel import Panel
 
-from accel_rl.cli.launcher import _Watch
-from accel_rl.keys import Keys
-from accel_rl.system.stopping import StopRequest
-from accel_rl.system.topology import CorePlan
-from accel_rl.training.live import History, LivePanel, NotebookPanel, braille, make_progress
-from accel_rl.training.progress import Bottleneck, Status, TimeSplit
-
-PLAN = CorePlan(((0,), (1,)), (0, 1))
-KEYS_IN_TERMINAL = """
-import sys, time
-from contextlib import closing
-from accel_rl.keys import Keys
-from accel_rl.system.stopping import StopRequest
-with closing(Keys()) as keys, StopRequest(keys.close, asks=lambda: "q" in keys.read()) as stop:
-    stop.hold()
-    print("ready", keys.are_read, flush=True)
-    while not stop.is_asked():
-        time.sleep(0.01)
-        if "raise" in sys.argv:
-            raise RuntimeError
-    print("stopped by", stop.received.name, flush=True)
-    while "ignore" in sys.argv:
-        time.sleep(0.01)
-"""
+from accel_rl.training.live import LivePanel, curve, make_progress
+from accel_rl.training.progress import Bottleneck, PlainLines, Status, TimeSplit
 
 
 def status(steps: int = 1000, score: float = 3.0) -> Status:
@@ -65,33 +36,27 @@ def terminal(width: int = 80, height: int = 24) -> Console:
     return Console(file=file, width=width, height=height, force_terminal=True, _environ=environment)
 
 
-def plain(console: Console, drawn: object) -> list[str]:
-    copy = Console(file=io.StringIO(), width=console.width, height=console.height)
-    copy.print(drawn)
-    return copy.file.getvalue().splitlines()  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(("width", "height", "lines"), [(80, 24, 13), (200, 50, 18), (80, 16, 8)])
-def test_panel_fills_the_terminal_with_curves_and_leaves_lines_for_messages(
+@pytest.mark.parametrize(("width", "height", "lines"), [(80, 24, 18), (200, 50, 18), (80, 15, 9)])
+def test_panel_fills_the_terminal_with_a_curve_and_leaves_lines_for_messages(
     width: int, height: int, lines: int
 ) -> None:
     console = terminal(width, height)
-    progress = make_progress(console, "catch", PLAN, 4)
+    progress = make_progress(console, "catch", 4)
     assert isinstance(progress, LivePanel)
     for step in range(1, 9):
         progress.show(status(100 * step, score=math.nan if step < 3 else step / 10))
-    drawn = plain(console, progress._render(status(), ""))
     progress.close()
+    copy = Console(file=io.StringIO(), width=width, height=height)
+    copy.print(progress._live.renderable)
+    drawn = copy.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert {cell_len(each) for each in drawn} == {width}
     assert len(drawn) == lines
     text = "\n".join(drawn)
-    assert "serial=false" in text
-    if height > 16:
-        assert "score, 0.3 to 0.8" in text and "steps/s, 200 to 900" in text
-        assert "first of 4 learners on CPUs 0-1, 2 workers on CPUs 0-1" in text
+    assert "serial=false" in text and "this is the first of 4" in text
+    assert ("score, 0 to 0.8" in text) == (height > 15)
 
 
-def test_terminal_without_unicode_gets_no_curves() -> None:
+def test_terminal_without_unicode_gets_no_curve() -> None:
     console = terminal()
     console.file.reconfigure(encoding="ascii", errors="replace")  # type: ignore[attr-defined]
     progress = LivePanel(console, "catch")
@@ -99,151 +64,34 @@ def test_terminal_without_unicode_gets_no_curves() -> None:
     progress.close()
     console.file.flush()
     drawn = console.file.buffer.getvalue()  # type: ignore[attr-defined]
-    assert b"1000 of 10.0k steps" in drawn and b"cores" not in drawn
+    assert b"1000 of 10.0k steps" in drawn and b"score, 0 to" not in drawn
 
 
-def test_braille_draws_a_rising_line_from_the_lower_left_to_the_upper_right() -> None:
-    assert braille([0.0, 7.0], 4, 2) == ["⠀⠀⡠⠊", "⡠⠊⠀⠀"]
-    assert braille([5.0], 2, 1) == ["⠤⠤"]
-
-
-def test_history_keeps_the_whole_run_in_few_values() -> None:
-    history = History()
-    for number in range(10_000):
-        history.add(float(number))
-        history.add(math.nan)
-    values = history.values()
-    assert 256 <= len(values) <= 512 and values == sorted(values)
-    assert values[0] == 0 and values[-1] == 9999
-
-
-class Typed(Keys):
-    """Keys that a test types."""
-
-    def __init__(self, typed: str) -> None:
-        super().__init__(-1)
-        self._typed = typed
-
-    def read(self) -> str:
-        typed, self._typed = self._typed, ""
-        return typed
-
-
-def test_p_pauses_the_drawing_and_p_goes_on() -> None:
-    console = terminal()
-    progress = LivePanel(console, "catch")
-    progress.show(status())
-
-    def length() -> int:
-        console.file.flush()
-        return len(console.file.buffer.getvalue())  # type: ignore[attr-defined]
-
-    progress._keys = Typed("p")
-    assert not progress.is_stop_asked()
-    before = length()
-    assert b"paused" in console.file.buffer.getvalue()  # type: ignore[attr-defined]
-    progress.show(status(2000))
-    assert length() == before
-    progress._keys = Typed("P")
-    assert not progress.is_stop_asked()
-    assert length() > before
-    progress.close()
-
-
-def test_q_asks_to_stop_as_ctrl_c_does() -> None:
-    progress = LivePanel(terminal(), "catch")
-    stop = StopRequest(asks=progress.is_stop_asked)
-    assert not stop.is_asked()
-    progress._keys = Typed("xq")
-    assert stop.is_asked() and stop.received == signal.SIGINT and not stop.is_own
-    progress._keys = Typed("q")
-    assert stop.is_asked()  # a second one ends nothing
-    progress.close()
-
-
-def test_launcher_stops_all_learners_for_q_and_tells_the_first_of_p() -> None:
-    sent: list[tuple[int, int]] = []
-    learners = [
-        types.SimpleNamespace(send_signal=lambda number, rank=rank: sent.append((rank, number)))
-        for rank in range(2)
-    ]
-    watch = _Watch(learners, None, False, -1, Typed(""))  # type: ignore[arg-type]
-    watch._follow("p")
-    watch._follow("q")
-    watch._follow("q")
-    assert sent == [(0, signal.SIGURG), (0, signal.SIGINT), (1, signal.SIGINT)]
-
-
-@pytest.mark.processes
 @pytest.mark.parametrize(
-    ("typed", "argument", "code"),
+    ("points", "text"),
     [
-        ("q", "", 0),
-        ("\x03", "", 0),
-        ("\x03\x03", "ignore", -signal.SIGINT),
-        ("", "raise", 1),
+        ([(0, 0.0), (30, 3.0)], "score, 0 to 3\n  ▃█\n ▅██"),
+        ([(10, 2.0), (30, 2.0)], "score, 0 to 2\n████\n████"),
+        ([(10, -4.0), (30, -2.0)], "score, -4 to 0\n    \n  ▄█"),
+        ([(10, 0.0)], "score, 0 to 0\n    \n    "),
     ],
-    ids=["q", "ctrl_c", "ctrl_c_twice", "exception"],
+    ids=["rising", "constant", "below_0", "one_of_0"],
 )
-def test_terminal_has_its_settings_back_after_every_end(
-    typed: str, argument: str, code: int
+def test_curve_is_over_steps_from_0_and_scores_from_0(
+    points: list[tuple[int, float]], text: str
 ) -> None:
-    child, terminal = pty.fork()  # which is in the foreground of a new terminal
-    if child == 0:
-        os.execv(sys.executable, [sys.executable, "-c", KEYS_IN_TERMINAL, argument])
-
-    def read_until(text: str) -> None:
-        read = ""
-        while text not in read:
-            read += os.read(terminal, 1024).decode()
-
-    def settings() -> tuple[bool, bool]:
-        flags = termios.tcgetattr(terminal)[3]
-        return bool(flags & termios.ECHO), bool(flags & termios.ICANON)
-
-    assert settings() == (True, True)
-    read_until("ready True")
-    if typed:
-        assert settings() == (False, False)
-        os.write(terminal, typed[0].encode())
-        read_until("stopped by SIGINT")
-        os.write(terminal, typed[1:].encode())
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == code
-    assert settings() == (True, True)
-    os.close(terminal)
+    assert curve(points, 4, 2).plain == text
 
 
-def test_no_keys_are_read_from_a_terminal_in_whose_foreground_others_are() -> None:
-    master, terminal = pty.openpty()
-    before = termios.tcgetattr(terminal)
-    keys = Keys(terminal)
-    os.write(master, b"q\n")
-    assert not keys.are_read and keys.read() == ""
-    keys.close()
-    assert termios.tcgetattr(terminal) == before
-    os.close(master)
-    os.close(terminal)
-
-
-def test_panel_in_a_notebook_is_html_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[str] = []
-
-    class Handle:
-        def update(self, drawn: Panel) -> None:
-            shown[-1] = drawn._repr_mimebundle_([], [])["text/html"]
-
-    def display(drawn: Panel, display_id: bool = False) -> Handle:
-        assert display_id
-        shown.append(drawn._repr_mimebundle_([], [])["text/html"])
-        return Handle()
-
-    module = types.SimpleNamespace(display=display)
-    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(display=module))
-    monkeypatch.setitem(sys.modules, "IPython.display", module)
-    progress = make_progress(Console(force_jupyter=True), "<catch>", PLAN)
-    assert isinstance(progress, NotebookPanel)
-    progress.show(status(1000))
-    progress.show(status(2000))
+def test_curve_of_a_long_run_has_its_first_and_last_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("accel_rl.training.live._MOST_POINTS", 16)
+    progress = LivePanel(terminal(), "catch")
+    for steps in range(100):
+        progress.show(status(steps, float(steps)))
+    assert progress._scores[0] == (0, 0.0) and progress._scores[-1] == (99, 99.0)
+    assert 8 <= len(progress._scores) < 16
     progress.close()
-    assert len(shown) == 1 and "<span" in shown[0]
-    assert "&lt;catch&gt;" in shown[0] and "2000 of 10.0k steps" in shown[0]
+
+
+def test_notebook_gets_lines() -> None:
+    assert isinstance(make_progress(Console(force_jupyter=True), "catch"), PlainLines)

@@ -35,18 +35,12 @@ class QueueMeter:
         samples = done.samples - self._trainings.samples
         queued = done.queued - self._trainings.queued
         self._trainings = done
-        latency = spent.waiting + spent.transfer + spent.handling + spent.inference
-        latency = max(latency, 1e-9)
         batches = max(1, spent.batches)
         return {
             "predictions_per_second": spent.predictions / seconds,
             "prediction_batch_mean": spent.predictions / batches,
             "prediction_queue_mean": spent.queued / batches,
-            "prediction_latency_ms": 1e3 * latency / max(1, spent.predictions),
-            "latency_waiting_share": spent.waiting / latency,
-            "latency_transfer_share": spent.transfer / latency,
-            "latency_inference_share": spent.inference / latency,
-            "latency_handling_share": spent.handling / latency,
+            "prediction_latency_ms": 1e3 * spent.latency / max(1, spent.predictions),
             "training_batch_mean": samples / trainings,
             "training_queue_mean": queued / trainings,
             "lag_updates_min": float(min(lags, default=0)),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -91,9 +90,7 @@ class GraphPredictor:
     def __call__(self, observation: NDArray[Any], uniform: NDArray[np.float64]) -> Prediction:
         """Act with the latest parameters."""
         self._exchange.pull()
-        began = perf_counter()
         placed = self._places.put({"observation": observation, "uniform": uniform})
-        moved = perf_counter()
         action, value, probability = self._act(
             Fixed(placed["observation"]), Fixed(placed["uniform"])
         )
@@ -102,7 +99,7 @@ class GraphPredictor:
         values = value[: len(observation)].cpu().numpy()  # waits for the device
         told = None if probability is None else probability[:n].cpu().numpy()
         acted = action[:n].cpu().numpy()
-        return Prediction(acted, values, self._exchange.version, moved - began, told)
+        return Prediction(acted, values, self._exchange.version, told)
 
 
 def act(

@@ -1,10 +1,10 @@
-"""Pictures of a GA3C run: how its predictors, trainers and agents were adjusted in number (Fig. 2
-of Babaeizadeh et al. 2017, arXiv:1611.06256), and the policy lag of its batches.
+"""Picture of a GA3C run: how its predictors, trainers and agents were adjusted in number (Fig. 2
+of Babaeizadeh et al. 2017, arXiv:1611.06256).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -59,21 +59,4 @@ def draw_tuner(path: Path, rows: Sequence[Row], title: str) -> None:
     for axes in (speed, few):  # beside the lines, which may be anywhere
         axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
     figure.suptitle(plain(title), fontsize=11)
-    write_whole(path, to_png(figure))
-
-
-def draw_lags(path: Path, lags: Mapping[int, int], title: str) -> None:
-    """Writes a PNG of how many batches of training had which policy lag, in updates.
-
-    Raises:
-        OSError: the file could not be written; the one before stays.
-    """
-    figure = new_figure(6.4, 4.0)
-    axes = figure.subplots()
-    total = sum(lags.values())
-    axes.bar(list(lags), [count / total for count in lags.values()], width=1.0, color=COLOURS[0])
-    axes.set_xlabel("policy lag of the oldest sample (updates)")
-    axes.set_ylabel("share of batches")
-    axes.set_title(plain(title))
-    style_axes(axes, "y")
     write_whole(path, to_png(figure))

@@ -10,7 +10,6 @@ from threading import Condition, RLock
 from typing import Generic, TypeVar
 
 from accel_rl.samplers.base import name_error, of_another_process
-from accel_rl.settings import check_kind
 from accel_rl.system.processes import disown_in_forks
 
 Item = TypeVar("Item", bound=Sized)
@@ -58,9 +57,7 @@ class ClosableQueue(Generic[Item]):
         Raises:
             QueueClosed: it was closed; items for which there was no room before are not in it.
             TimeoutError: likewise; there was no room for so long.
-            ValueError: ``timeout_seconds`` is no number of at least 0.
         """
-        _check_wait(timeout_seconds)
         first = 0
         while first < len(items):
             with self._changed:
@@ -81,13 +78,7 @@ class ClosableQueue(Generic[Item]):
         Raises:
             QueueClosed: it was closed and is empty.
             TimeoutError: there were fewer for so long.
-            ValueError: ``least`` is no integer of at least 0, or ``timeout_seconds`` no number of
-                at least 0.
         """
-        check_kind(int, least=least)
-        if least < 0:
-            raise ValueError(f"least is {least}; it must be at least 0")
-        _check_wait(timeout_seconds)
         with self._changed:
             self._wait(
                 lambda: self._total >= max(least, 1) or len(self._items) == self._capacity,
@@ -181,9 +172,3 @@ class PriorityLock:
         with self._changes:
             self._num_urgent += change
             self._changes.notify_all()
-
-
-def _check_wait(timeout_seconds: float) -> None:
-    check_kind(float, timeout_seconds=timeout_seconds)
-    if not timeout_seconds >= 0:  # nor is NaN
-        raise ValueError(f"timeout_seconds is {timeout_seconds}; it must be at least 0")

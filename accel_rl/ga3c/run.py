@@ -165,7 +165,7 @@ class QueuedRun(Run[QueuedSampler, GA3C]):
     def _report(self) -> None:
         if self._tuning is not None:
             self._tuning.draw()
-        write_lags(self.run_dir, self.threads.read_trainings().lags, self.config.title)
+        write_lags(self.run_dir, self.threads.read_trainings().lags)
 
     def evaluate_if_due(self) -> None:
         """As `Run.evaluate_if_due`, while agents wait."""
@@ -295,17 +295,8 @@ class Shares:
         return self._records.seconds, times.predictor_busy, learning, self._sampler.busy_seconds
 
 
-def write_lags(run_dir: Path, lags: Counter[int], title: str) -> None:
-    """``policy_lag.csv``: how many batches of training had which policy lag, and its picture."""
-    if not lags:
-        return
-    rows = "".join(f"{lag},{lags[lag]}\n" for lag in sorted(lags))
-    write_whole(run_dir / "policy_lag.csv", f"lag_updates,batches\n{rows}".encode())
-    path = run_dir / "policy_lag.png"
-
-    def draw() -> None:
-        from accel_rl.ga3c.pictures import draw_lags  # Matplotlib takes a while to load
-
-        draw_lags(path, lags, title)
-
-    draw_or_warn(draw, path, is_last=True)
+def write_lags(run_dir: Path, lags: Counter[int]) -> None:
+    """Write ``policy_lag.csv``: how many batches of training had which policy lag."""
+    if lags:
+        rows = "".join(f"{lag},{lags[lag]}\n" for lag in sorted(lags))
+        write_whole(run_dir / "policy_lag.csv", f"lag_updates,batches\n{rows}".encode())

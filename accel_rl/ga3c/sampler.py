@@ -54,7 +54,6 @@ QUEUE_SECONDS = 600.0
 class Prediction(NamedTuple):
     """``n`` actions and ``n + m`` values, by parameters of this version.
 
-    ``transfer_seconds``: of the time it took, that for starting copies to a device.
     ``behaviour_probability``: of each action, for `Segment`; None: it is not asked for. ``state``:
     what is remembered after each action; None: nothing, see `QueuedSampler.remember`.
     """
@@ -62,7 +61,6 @@ class Prediction(NamedTuple):
     action: NDArray[np.int64]  # [n]
     value: NDArray[np.float32]  # [n + m]
     version: int
-    transfer_seconds: float = 0.0
     behaviour_probability: NDArray[np.float32] | None = None  # [n]
     state: NDArray[np.float32] | None = None  # [n, S]
 
@@ -76,20 +74,20 @@ remembers is also given what is remembered before each, ``[n + m, S]`` float32."
 class QueueTimes(NamedTuple):
     """Sums over all predictions (one for each environment and step) since the start.
 
-    Seconds are those of each prediction, from the agent's being ready to its release; ``batches``:
-    in how many calls of the policy; ``transfer``: starting copies to a device; ``handling``: all
-    else that is done here; ``queued``: agents left in the prediction queue at each take;
-    ``predictor_waiting``: seconds of predictors without any agent; ``predictor_blocked``: before a
-    full training queue.
+    Attributes:
+        predictions: Actions that were chosen.
+        batches: Calls of the policy.
+        queued: Agents left in the prediction queue at each take.
+        latency: Seconds from an agent's being ready to its release, of each prediction.
+        predictor_waiting: Seconds of predictors without any agent.
+        predictor_busy: Seconds of predictors from taking agents to releasing them.
+        predictor_blocked: Seconds of predictors before a full training queue.
     """
 
     predictions: int = 0
     batches: int = 0
     queued: int = 0
-    waiting: float = 0.0
-    transfer: float = 0.0
-    handling: float = 0.0
-    inference: float = 0.0
+    latency: float = 0.0
     predictor_waiting: float = 0.0
     predictor_busy: float = 0.0
     predictor_blocked: float = 0.0
@@ -324,9 +322,7 @@ class QueuedSampler:
         )
         self._segments.observations(taken, observation)
         remembered = self._segments.states(taken)
-        called = self._clock()
         prediction = policy(observation, self._noise.take(taken.columns), *remembered)
-        answered = self._clock()
         segments, rows = self._follow(taken, prediction)
         try:
             self._pool.send(agents, rows[:: self._envs_per_agent].tolist())
@@ -334,16 +330,12 @@ class QueuedSampler:
             if not self._pool.is_closed:  # by another thread; the queue below says so
                 raise
         released = self._clock()
-        transfer = prediction.transfer_seconds
         self._count(
             QueueTimes(
                 predictions=n,
                 batches=1,
                 queued=num_queued,
-                waiting=float(waited),
-                transfer=n * transfer,
-                handling=n * (released - answered + called - taken_at),
-                inference=n * (answered - called - transfer),
+                latency=float(waited) + n * (released - taken_at),
                 predictor_waiting=taken_at - began,
                 predictor_busy=released - taken_at,
             ),

@@ -286,9 +286,7 @@ def predict(
     With the latest parameters.
     """
     exchange.pull()
-    began = perf_counter()
     inputs = _to_device(observation, device), _to_device(uniform, device)
-    moved = perf_counter()
     after = None
     if isinstance(agent, RecurrentAgent):
         assert state is not None
@@ -305,7 +303,7 @@ def predict(
     probability = probability_of(action, logits).cpu().numpy() if tells_probability else None
     remembered = None if after is None else after.cpu().numpy()
     acted = action.cpu().numpy()
-    return Prediction(acted, value, exchange.version, moved - began, probability, remembered)
+    return Prediction(acted, value, exchange.version, probability, remembered)
 
 
 def _to_device(array: NDArray[Any], device: torch.device) -> Tensor:

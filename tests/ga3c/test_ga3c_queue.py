@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from tiers import PROCESSES
@@ -180,24 +179,6 @@ def test_waits_end_and_say_what_was_waited_for():
     with pytest.raises(TimeoutError, match=full):
         queue.put([(1, 1), (2, 2)], 0.05)
     assert queue.take(4, 1) == [(0, 0), (1, 1)]
-
-
-@pytest.mark.parametrize(
-    ("use", "tokens"),
-    [
-        (lambda queue: queue.take(5, float("nan")), "timeout_seconds is nan; .*at least 0"),
-        (lambda queue: queue.take(5, -1), "timeout_seconds is -1"),
-        (lambda queue: queue.take(-1, 1), "least is -1; .*at least 0"),
-        (lambda queue: queue.take("a", 1), "least is 'a'; .*an integer"),
-        (lambda queue: queue.put([(0, 0)], None), "timeout_seconds is None; .*a number"),
-        (lambda queue: queue.put([(0, 0)], -1), "timeout_seconds is -1"),
-    ],
-)
-def test_what_cannot_be_waited_for_is_refused(use: Any, tokens: str) -> None:
-    queue = ClosableQueue[Item](3)
-    with pytest.raises(ValueError, match=tokens):
-        use(queue)
-    assert len(queue) == 0
 
 
 @PROCESSES

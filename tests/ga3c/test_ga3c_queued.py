@@ -240,7 +240,7 @@ def test_times_count_each_prediction_once_and_add_up_to_its_latency(monkeypatch)
 
     def noting(observation, uniform):
         sizes.append(len(uniform))
-        return policy(observation, uniform)._replace(transfer_seconds=0.25)
+        return policy(observation, uniform)
 
     with make_sampler(COUNTING, 2, 2, seed=SEED, max_prediction_batch=4) as sampler:
         pool = sampler._pool
@@ -252,10 +252,9 @@ def test_times_count_each_prediction_once_and_add_up_to_its_latency(monkeypatch)
     n, batches = times.predictions, times.batches
     assert n == sum(sizes) == steps + 4  # each environment's first has no step before it
     assert batches == len(sizes) and max(sizes) <= 4
-    # A batch: begins, is taken, ready?, ready (above), called, answered, released, queued.
-    assert (times.waiting, times.transfer, times.inference) == (2 * n, 0.25 * n, 0.75 * n)
-    assert times.handling == n * (1 + 3)
-    assert times.predictor_busy == 5 * batches and times.predictor_blocked == batches
+    # A batch: begins, is taken, ready?, ready (above), released, queued.
+    assert times.latency == n * (2 + 3)
+    assert times.predictor_busy == 3 * batches and times.predictor_blocked == batches
     assert 0 <= times.queued <= batches
 
 

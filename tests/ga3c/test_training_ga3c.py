@@ -28,7 +28,6 @@ from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.train import RunError, TrainResult, train
 
 pytestmark = PROCESSES
-PARTS = ("waiting", "transfer", "inference", "handling")
 LEARNER = GA3CConfig(
     lr=3e-3,
     reduction="mean",
@@ -81,10 +80,7 @@ def test_run_with_tuner_leaves_metrics_time_line_and_lags(tmp_path: Path) -> Non
     assert last["steps"] == result.status.steps
     assert 50 < last["updates"] <= result.updates  # some may end behind the last step
     for row in rows:
-        shares = [row[f"latency_{part}_share"] for part in PARTS]
-        assert sum(shares) == pytest.approx(1)
-        assert row["latency_transfer_share"] < 0.05  # on the CPU nothing is copied
-        assert all(0 <= share <= 1 for share in shares)
+        assert row["prediction_latency_ms"] > 0
         assert row["lag_updates_min"] <= row["lag_updates_mean"] <= row["lag_updates_max"]
         assert row["training_batch_mean"] >= 20 or row is last  # which has what is left
         assert 1 <= row["prediction_batch_mean"] <= 32
@@ -94,7 +90,7 @@ def test_run_with_tuner_leaves_metrics_time_line_and_lags(tmp_path: Path) -> Non
     assert counts[0] == (1, 2, 1) != counts[1]
     lags = numbers_of(tmp_path / "run" / "policy_lag.csv")
     assert sum(row["batches"] for row in lags) == result.updates
-    for name in ("tuner.png", "policy_lag.png", "learning_curve.png"):
+    for name in ("tuner.png", "learning_curve.png"):
         assert (tmp_path / "run" / name).read_bytes().startswith(b"\x89PNG")
 
 
@@ -192,8 +188,7 @@ def test_evaluation_stops_the_agents_and_plays_with_the_latest_parameters(tmp_pa
         assert sum(row[f"{name}_share"] for name in names) == pytest.approx(1, abs=0.1)
         assert row["training_seconds"] <= elapsed - sum(spent)
         # All seconds in which agents waited for actions were of training.
-        latency = row["prediction_latency_ms"] / 1e3 * row["latency_waiting_share"]
-        assert latency * row["predictions_per_second"] < 8
+        assert row["prediction_latency_ms"] / 1e3 * row["predictions_per_second"] < 8
     rows = numbers_of(tmp_path / "evaluation.csv")
     assert len(rows) >= 2
     assert all(row["episodes"] >= 4 for row in rows)

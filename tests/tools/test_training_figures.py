@@ -3,7 +3,6 @@
 import gc
 import math
 import os
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ from rich.console import Console
 from saved_runs import SMALL, quiet
 
 from accel_rl.cli.parse import parse_arguments
-from accel_rl.ga3c.run import write_lags
 from accel_rl.runs.figures import Figure, draw_learning_curve, new_figure, plain, to_png
 from accel_rl.runs.files import draw_or_warn
 from accel_rl.sweep.aggregate import Estimate
@@ -85,12 +83,6 @@ def test_run_whose_pictures_fail_finishes_and_says_so(tmp_path, monkeypatch) -> 
     # In the middle of the run and at its end, not with each of four rows.
     assert log.count("learning_curve.png was not drawn: ") == 2
     assert "latex could not be found" in log
-
-
-def test_table_of_policy_lags_is_written_where_its_picture_fails(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(Figure, "savefig", fail)
-    write_lags(tmp_path, Counter({0: 2, 1: 1}), "catch")
-    assert (tmp_path / "policy_lag.csv").read_text() == "lag_updates,batches\n0,2\n1,1\n"
 
 
 def test_picture_that_fails_is_a_warning_of_a_run_and_an_error_of_plot(

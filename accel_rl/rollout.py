@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accel_rl.spaces import Leaf, Space, dtype_of, shape_of
+from accel_rl.spaces import Space, dtype_of, shape_of
 from accel_rl.system.shared_memory import round_up
 
 ALIGNMENT_BYTES = 64  # one cache line, and what vector loads like
@@ -38,22 +38,19 @@ Layout = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 class RolloutSpec:
     """Shapes and dtypes of a rollout: ``T`` steps of ``B`` environments.
 
-    ``observation`` and ``action`` are the spaces of one environment. ``final_observation_slots`` is
-    ``K``, for each environment. ``info_keys``: what the numbers in the last axis of ``info`` are.
-    ``info_shapes``: the shape under each key, if some are arrays; ``info`` is of structs then.
+    ``observation`` and ``action`` are the spaces of one environment. ``info_keys``: what the
+    numbers in the last axis of ``info`` are.
     """
 
     T: int
     B: int
     observation: Space
     action: Space
-    final_observation_slots: int = 1
     info_keys: tuple[str, ...] = ()
-    info_shapes: tuple[tuple[int, ...], ...] = ()
 
     def layout(self) -> Layout:
         """Shape and dtype of each field of `Rollout`, in its order."""
-        T, B, K = self.T, self.B, self.final_observation_slots
+        T, B = self.T, self.B
         boolean, float32 = np.dtype(np.bool_), np.dtype(np.float32)
         shape, dtype = shape_of(self.observation), dtype_of(self.observation)
         return {
@@ -65,17 +62,10 @@ class RolloutSpec:
             "truncated": ((T, B), boolean),
             "episode_ended": ((T, B), boolean),
             "valid": ((T, B), boolean),
-            "final_observation": ((K, B, *shape), dtype),
-            "final_step": ((K, B), np.dtype(np.int64)),
-            "info": self._info_layout(),
+            "final_observation": ((T, B, *shape), dtype),
+            "final_step": ((T, B), np.dtype(np.int64)),
+            "info": ((T, B, len(self.info_keys)), float32),
         }
-
-    def _info_layout(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        float32 = np.dtype(np.float32)
-        if not any(self.info_shapes):
-            return (self.T, self.B, len(self.info_keys)), float32
-        shapes = dict(zip(self.info_keys, self.info_shapes, strict=True))
-        return (self.T, self.B), dtype_of({k: Leaf(s, float32) for k, s in shapes.items()})
 
     @property
     def nbytes(self) -> int:
@@ -100,25 +90,24 @@ class Rollout:
         truncated: ``[T, B]`` bool, True where the episode was cut off.
         episode_ended: ``[T, B]`` bool, True where the environment is reset after the step.
         valid: ``[T, B]`` bool, False where no step was taken.
-        final_observation: ``[K, B, ...]``, final observations of truncated episodes.
-        final_step: ``[K, B]`` int64, the step ``t`` of each final observation; -1 where unused.
-        info: ``[T, B, len(info_keys)]`` float32, NaN where a step has no value. If values have
-            shapes: ``[T, B]`` structs.
+        final_observation: ``[T, B, ...]``, final observations of truncated episodes. Pages of the
+            memory that are not used are not taken.
+        final_step: ``[T, B]`` int64, the step ``t`` of each final observation; -1 where unused.
+        info: ``[T, B, len(info_keys)]`` float32, NaN where a step has no value.
         extras: arrays ``[T, B, ...]`` by name, which the policy returned in `Acted`.
     """
 
-    observation: NDArray[Any]  # [T + 1, B, ...]; structs, if its space is a mapping
-    action: NDArray[Any]  # [T, B, ...], likewise
-    reward: NDArray[np.float32]  # [T, B], as the learner sees it
-    raw_reward: NDArray[np.float32]  # [T, B], the task's own
-    terminated: NDArray[np.bool_]  # [T, B]
-    truncated: NDArray[np.bool_]  # [T, B]
-    episode_ended: NDArray[np.bool_]  # [T, B]
-    valid: NDArray[np.bool_]  # [T, B], False where no step was taken
-    final_observation: NDArray[Any]  # [K, B, ...]
-    final_step: NDArray[np.int64]  # [K, B], -1 where unused
-    info: NDArray[Any]  # float32 [T, B, len(info_keys)], or structs [T, B]; NaN where not told
-    # [T, B, ...] each, by name: what the policy gave beside actions.
+    observation: NDArray[Any]
+    action: NDArray[Any]
+    reward: NDArray[np.float32]
+    raw_reward: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    episode_ended: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
+    final_observation: NDArray[Any]
+    final_step: NDArray[np.int64]
+    info: NDArray[np.float32]
     extras: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     @classmethod
@@ -197,13 +186,8 @@ def truncate_running(
     cols = cols[~rollout.episode_ended[t, cols]]
     for b in cols[~rollout.terminated[t, cols]]:
         slot = int(np.argmin(rollout.final_step[:, b]))
-        if rollout.final_step[slot, b] == -1:
-            rollout.final_observation[slot, b] = rollout.observation[t + is_done, b]
-            rollout.final_step[slot, b] = t
-        else:
-            # All slots are taken by earlier truncations of this rollout. Rare enough to give up
-            # the bootstrap value of one episode.
-            rollout.terminated[t, b] = True
+        rollout.final_observation[slot, b] = rollout.observation[t + is_done, b]
+        rollout.final_step[slot, b] = t
     if waits:
         rollout.observation[t + 1, columns.start : columns.stop] = 0
     rollout.truncated[t, cols] = True
@@ -218,13 +202,6 @@ def _forget_step(rollout: Rollout, cols: NDArray[np.int64], t: int) -> None:
     rollout.info[t, cols] = np.nan
     used = rollout.final_step[:, cols]
     rollout.final_step[:, cols] = np.where((t == 0) | (used == t), -1, used)
-
-
-def info_values(info: NDArray[Any], k: int) -> NDArray[np.float32]:
-    """The values under the ``k``-th info key of ``info``, without its last axis if there is one."""
-    names = info.dtype.names
-    values: NDArray[np.float32] = info[names[k]] if names else info[..., k]
-    return values
 
 
 def layout_bytes(layout: Layout) -> int:

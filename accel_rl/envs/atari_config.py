@@ -7,7 +7,6 @@ from typing import Literal
 
 from accel_rl.settings import check_settings, option
 
-_MOST_FRAMES = 1_000  # of one step, stack or start; far beyond what any paper does
 SIZES = {"104x80": (104, 80), "84x84": (84, 84)}  # rows, columns
 
 
@@ -55,11 +54,6 @@ class AtariConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.max_noops < 0:
             raise ValueError(f"max_noops is {self.max_noops}; it must be at least 0")
-        for name in ("frame_skip", "frame_stack", "max_noops"):
-            if getattr(self, name) > _MOST_FRAMES:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)}; it must be at most {_MOST_FRAMES} frames"
-                )
         if not 0 <= self.sticky_actions < 1:
             raise ValueError(
                 f"sticky_actions is {self.sticky_actions}; it must be a probability below 1 "

@@ -44,10 +44,9 @@ class EnvSpec:
         frame_stack: number of frames in the first axis of observations, the newest last. Frames
             from before a reset or a lost life are blank. 1: there is no stack.
         info_keys: names of the numbers in `StepResult.info`.
-        info_shapes: shape of the value of each key; empty: all values are numbers.
 
     Raises:
-        ValueError: a space, number, key or shape is invalid.
+        ValueError: a space, number or key is invalid.
     """
 
     name: str
@@ -56,7 +55,6 @@ class EnvSpec:
     frame_skip: int = 1
     frame_stack: int = 1
     info_keys: tuple[str, ...] = ()
-    info_shapes: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         for name, (converted, required) in _CHECKS.items():
@@ -73,11 +71,6 @@ class EnvSpec:
             raise ValueError(
                 f"EnvSpec: frame_stack is {self.frame_stack}, and observation is "
                 f"{describe(space)}; it must be one array whose first axis is the stack"
-            )
-        if len(self.info_shapes) not in (0, len(self.info_keys)):
-            raise ValueError(
-                f"EnvSpec: info_shapes has {len(self.info_shapes)} shapes for "
-                f"{len(self.info_keys)} info_keys; it must have one for each, or none"
             )
         if self.mask is not None:
             try:
@@ -197,17 +190,12 @@ def _keys(value: Any) -> tuple[str, ...]:
     return keys
 
 
-def _shapes(value: Any) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(map(_count, shape)) for shape in value)
-
-
 _CHECKS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "observation": (check_space, "a Leaf(shape, dtype), or a mapping of names to these"),
     "action": (check_space, "discrete(n), a Leaf(shape, dtype, low, high), or a mapping of these"),
     "frame_skip": (_count, "a whole number above 0"),
     "frame_stack": (_count, "a whole number above 0"),
     "info_keys": (_keys, "a tuple of different printable names, such as ('is_success',)"),
-    "info_shapes": (_shapes, "a tuple of shapes, such as ((), (3,))"),
 }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -24,16 +23,13 @@ from accel_rl.spaces import (
     from_gymnasium,
     leaves_of,
     mask_space,
-    random_values,
     with_channels,
-    zeros,
 )
 from accel_rl.system.functions import FAILURES
 from accel_rl.system.states import check_takes
 
 _STEP_RETURNS = "observation, reward, terminated, truncated, info"
 _LARGEST = float(np.finfo(np.float32).max)
-_MOST_LEARNING_STEPS = 100
 """after which nothing more is learned of infos"""
 
 _SPACES = ("action_space", "observation_space")
@@ -65,7 +61,7 @@ class GymnasiumEnv:
     Args:
         make: makes the environment.
         name: what messages call it.
-        info_keys: of bools, numbers, or arrays of them.
+        info_keys: of bools and numbers.
 
     Raises:
         EnvError: from the constructor if ``make`` raises, or for spaces or keys that do not fit;
@@ -219,33 +215,6 @@ class GymnasiumEnv:
         self._mask_parts = [(path, path, leaf) for path, leaf in leaves_of(mask)]
         return {**observation, ACTION_MASK: mask}
 
-    def learn_info_shapes(self) -> None:
-        """Play a little to find out which values in ``info`` are arrays; this is the probe's."""
-        if not self._info_keys:
-            return
-        found: dict[str, tuple[int, ...]] = {}
-        with suppress(*FAILURES):  # which the first steps of a worker meet, too
-            self._play(found)
-        if found:
-            shapes = tuple(found.get(key, ()) for key in self._info_keys)
-            self._spec = replace(self._spec, info_shapes=shapes)
-
-    def _play(self, shapes: dict[str, tuple[int, ...]]) -> None:
-        """Play at most one episode, and note the shapes of arrays in ``info`` by their keys."""
-        rng = np.random.default_rng(0)
-        out = zeros(self._spec.observation)
-        self.seed(np.random.SeedSequence(0))
-        self.reset(out)
-        for _ in range(_MOST_LEARNING_STEPS):
-            mask = None if self._spec.mask is None else out.reshape(1)[ACTION_MASK]
-            (action,) = random_values(self._spec.action, rng, 1, mask)
-            result = self.step(action.item() if self._is_discrete else action, out)
-            for key, value in zip(self._info_keys, result.info, strict=True):
-                if not isinstance(value, float):
-                    shapes[key] = np.shape(value)
-            if result.episode_ended:
-                break
-
     def _get_state(self) -> EnvState:
         state: EnvState = self.env.get_state()  # type: ignore[attr-defined]
         check_takes(self.env.set_state, state)  # type: ignore[attr-defined]
@@ -284,23 +253,19 @@ class GymnasiumEnv:
             )
         return bool(array.item())
 
-    def _numbers(self, info: Mapping[str, Any], call: str) -> list[Any]:
-        """The values under the info keys, floats and arrays; NaN for one that is not there."""
+    def _numbers(self, info: Mapping[str, Any], call: str) -> list[float]:
+        """The values under the info keys; NaN for one that is not there."""
         self._check_info(info, call)
-        numbers: list[Any] = []
+        numbers: list[float] = []
         for key in self._info_keys:
             value = info.get(key, math.nan)
             if not isinstance(value, bool | int | float):
                 array = np.asarray(value)
-                if array.size == 0 or array.dtype.kind not in "biuf":
+                if array.size != 1 or array.dtype.kind not in "biuf":
                     raise EnvError(
                         f"environment {self._name} returned info[{key!r}] of type "
-                        f"{_type_name(value)} from {call}; what info_keys names must be a number "
-                        f"or an array of numbers"
+                        f"{_type_name(value)} from {call}; what info_keys names must be one number"
                     )
-                if array.size > 1:
-                    numbers.append(array)
-                    continue
                 value = array.item()
             numbers.append(float(value))
         return numbers

@@ -165,8 +165,6 @@ def probe(factory: EnvFactory, look: Callable[[Environment], _Found]) -> _Found:
     with taking_back([*all_settings(), directory()]):  # nobody needs any more what it changes
         env = _make_checked(factory, name)
         try:
-            if learn := getattr(env, "learn_info_shapes", None):
-                learn()
             return look(env)
         finally:
             try:

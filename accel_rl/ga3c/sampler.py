@@ -137,15 +137,12 @@ class QueuedSampler:
             config.rollout_spec(self.env_spec),
             T=rows,
             B=num_envs,
-            final_observation_slots=min(config.final_observation_slots or rows, rows),
         )
         allow_open_files(most_agents, most_agents)  # before lists of the square of their number
         cores = [self.plan.worker_cpus[a % len(self.plan.worker_cpus)] for a in range(most_agents)]
         columns = assign_agents(most_agents, self._envs_per_agent)
         niceness = 0 if drives_gpu else NICENESS
-        self._pool = WorkerPool(
-            factory, self.rollout_spec, config, seed, cores, columns, niceness, reuses_rows=True
-        )
+        self._pool = WorkerPool(factory, self.rollout_spec, config, seed, cores, columns, niceness)
         self.rollout = self._pool.rollout
         self._segments = Segments(
             self.rollout,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from threading import Lock
 from typing import Any, Literal, NamedTuple
@@ -14,13 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.envs.base import EnvSpec
-from accel_rl.rollout import RolloutSpec
+from accel_rl.rollout import RolloutSpec, layout_bytes
 from accel_rl.settings import check_seed, check_settings, option, when
 from accel_rl.system.topology import free_memory
-
-_MOST_ENVS = 1_000_000  # objects of Python each
-_MOST_RANDOM_STEPS = 1_000_000  # with which an environment may begin
-
 
 _is_serial = when("serial", True)
 
@@ -87,9 +83,6 @@ class SamplerConfig:
     decorrelation_steps: int = 0
     """Maximum number of random steps that each environment takes before the first rollout, drawn
     from the seed. 0 disables them. Environments of a restarted worker take none."""
-    final_observation_slots: int | None = option(None, "engine")
-    """Number of final observations of truncated episodes kept for each environment and rollout.
-    none, or more than horizon: one for each step."""
     affinity: Literal["auto", "rotate", "off"] = option("auto", "engine", idle=_affinity_is_idle)
     """How processes are pinned to cores.
     auto: each worker to a core of this process's share. rotate: as auto, and the policy's thread
@@ -124,9 +117,7 @@ class SamplerConfig:
             B=self.num_envs,
             observation=env.observation,
             action=env.action,
-            final_observation_slots=min(self.final_observation_slots or self.horizon, self.horizon),
             info_keys=env.info_keys,
-            info_shapes=env.info_shapes,
         )
 
     def __post_init__(self) -> None:
@@ -134,22 +125,9 @@ class SamplerConfig:
         for name in ("num_envs", "horizon", "num_groups", "cores_per_worker"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.num_envs > _MOST_ENVS:
-            raise ValueError(
-                f"num_envs is {self.num_envs}; it must be at most {_MOST_ENVS}, which take more "
-                f"memory than most machines have"
-            )
-        slots = self.final_observation_slots
-        if slots is not None and slots < 1:
-            raise ValueError(f"final_observation_slots is {slots}; it must be at least 1, or none")
         for name in ("decorrelation_steps", "max_worker_restarts"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 0")
-        if self.decorrelation_steps > _MOST_RANDOM_STEPS:
-            raise ValueError(
-                f"decorrelation_steps is {self.decorrelation_steps}; it must be at most "
-                f"{_MOST_RANDOM_STEPS}, which takes minutes already"
-            )
         for name in ("step_timeout_seconds", "reset_timeout_seconds"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 seconds")
@@ -189,8 +167,9 @@ def check_policy(policy: object) -> None:
 
 def check_memory(spec: RolloutSpec) -> None:
     """Raises ValueError where the free memory does not suffice for rollouts."""
-    # Slots for final observations take memory when they are used, and few are.
-    needed, free = replace(spec, final_observation_slots=1).nbytes, free_memory()
+    # Final observations take memory when they are used, and few are.
+    layout = {name: each for name, each in spec.layout().items() if name != "final_observation"}
+    needed, free = layout_bytes(layout), free_memory()
     if needed > free:
         raise ValueError(
             f"rollouts of {spec.B} environments x horizon={spec.T} take {needed / 1e9:.1f} GB, and "

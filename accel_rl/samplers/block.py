@@ -53,15 +53,6 @@ def check_distinct(blocks: Sequence[Sequence[Environment | Simulators]]) -> None
         )
 
 
-def too_many_truncated(index: int, rollout: Rollout) -> SamplerError:
-    """Return the error for environment ``index``, whose slots are full."""
-    return SamplerError(
-        f"environment {index} was truncated more than final_observation_slots="
-        f"{len(rollout.final_step)} times within one rollout of {len(rollout.action)} steps; leave "
-        f"final_observation_slots out, or raise it"
-    )
-
-
 class Carry(NamedTuple):
     """Where environments that waited for their reset leave the new episode's first observation.
 
@@ -140,8 +131,7 @@ class Block:
 
     Raises:
         SamplerError: from all methods, when an environment raises, or returns something that it
-            must not; from `step`, when an environment has more truncated episodes in one rollout
-            than ``final_observation_slots``.
+            must not.
     """
 
     def __init__(
@@ -309,8 +299,6 @@ class Block:
             finals = self._stepper.finals if i in ended else None
             slots = rollout.final_step[:, first + i]
             slot = int(slots.argmin())
-            if slots[slot] >= 0:
-                raise too_many_truncated(first + i, rollout)
             final = self._row(t + 1)[i] if finals is None else finals[i]
             rollout.final_observation[slot, first + i] = final
             slots[slot] = t

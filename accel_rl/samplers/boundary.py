@@ -14,7 +14,7 @@ from itertools import compress, repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from accel_rl.rollout import Rollout, info_values
+from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import Episode, SamplerState
 from accel_rl.samplers.block import NOISE_STREAM, Carry, EnvStates
 
@@ -126,10 +126,9 @@ class EpisodeTracker:
         """The numbers of steps by key, for each of ``t`` and ``b``, without those not told."""
         infos: list[dict[str, float]] = [{} for _ in range(len(b))] if self._info_keys else []
         for k, key in enumerate(self._info_keys):
-            values = info_values(rollout.info, k)[t, b]
-            if values.ndim == 1:  # numbers, no arrays
-                for i in np.flatnonzero(~np.isnan(values)).tolist():
-                    infos[i][key] = float(values[i])
+            values = rollout.info[t, b, k]
+            for i in np.flatnonzero(~np.isnan(values)).tolist():
+                infos[i][key] = float(values[i])
         return infos if self._info_keys else repeat({}, len(b))
 
     def _end(

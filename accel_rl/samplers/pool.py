@@ -72,8 +72,6 @@ class WorkerPool:
         columns: ``columns[worker][group]``, the columns that a worker steps of each group.
         niceness: by how much workers yield to other processes.
         autoreset: as in `Block`.
-        reuses_rows: the caller goes through the rows again and again and does not need final
-            observations of earlier steps.
 
     Attributes:
         sending: while a thread holds this lock, no group is released.
@@ -95,10 +93,8 @@ class WorkerPool:
         niceness: int = 0,
         *,
         autoreset: Autoreset | None = None,
-        reuses_rows: bool = False,
     ) -> None:
         self._config = config
-        self._reuses_rows = reuses_rows
         self._workers = Workers(
             factory, spec, config, seed, cpus, columns, niceness=niceness, autoreset=autoreset
         )
@@ -488,8 +484,6 @@ class WorkerPool:
             self.replaced += columns  # between two rollouts
             self.arrays.carry.is_fresh[own] = False
             return workers.spec.rollout.T
-        if self._reuses_rows:
-            rollout.final_step[:, own] = -1
         is_done = not workers.owes(worker, group)
         cut_off = truncate_running(rollout, columns, row, is_done, waits)
         self.lost |= {(row, b) for b in cut_off}

@@ -138,10 +138,8 @@ class OneByOne:
         # of scalars, too.
         self._out = [[row[b, ...] for b in self._columns] for row in rollout.observation]
         self._nobody = [False] * len(envs)
-        self._info_names = rollout.info.dtype.names
-        self._num_info = len(self._info_names or ()) or rollout.info.shape[2]
-        shape = rollout.info.shape[2:]
-        self._info = rollout.info.reshape(-1, *shape) if self._num_info else None
+        self._num_info = rollout.info.shape[2]
+        self._info = rollout.info.reshape(-1, self._num_info) if self._num_info else None
         self._reset_info = reset_info if self._num_info else None
 
     def step(self, t: int, idle: Sequence[int], only: int | None = None) -> list[int]:
@@ -242,34 +240,14 @@ class OneByOne:
             what = f"failed in {call}: {type(error).__name__}: {error}{place_of(error)}"
         return self.error(i, what)
 
-    def _write_info(self, all_info: NDArray[Any], k: int, info: Sequence[Any]) -> None:
-        if self._info_names is None:
-            numbers = info if self._has_all(info) else nan
-            try:
-                all_info[k] = numbers
-            except ValueError:
-                raise ValueError(
-                    f"its info is {info!r:.200}; arrays must be there in the first steps of an "
-                    f"episode, or info_shapes of its spec must have their shapes"
-                ) from None
-            return
-        values = info if self._has_all(info) else [nan] * self._num_info
-        for name, value in zip(self._info_names, values, strict=True):
-            row = all_info[name][k, ...]
-            if np.shape(value) not in ((), row.shape):
-                raise ValueError(
-                    f"its info {name} has shape {np.shape(value)}; it must be {row.shape}"
-                )
-            row[...] = value
-
-    def _has_all(self, info: Sequence[Any]) -> bool:
-        """Whether there is a value for each key, False if there is none at all."""
+    def _write_info(self, all_info: NDArray[Any], k: int, info: Sequence[float]) -> None:
+        """Write the values of a step or reset, NaN if it has none."""
         if len(info) not in (0, self._num_info):
             raise ValueError(
                 f"its info has {len(info)} values; it must have one for each of the "
                 f"{self._num_info} info_keys of its spec"
             )
-        return len(info) > 0
+        all_info[k] = info if len(info) else nan
 
 
 class AtOnce:

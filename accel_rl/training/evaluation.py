@@ -247,7 +247,6 @@ def make_evaluation_sampler(
         workers_per_core=1,
         reset_policy="immediate",
         decorrelation_steps=0,
-        final_observation_slots=None,  # a game may be cut off at each step
     )
     seed = int(seeds.generate_state(1)[0])
     if serial:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import EnvFactory
 from accel_rl.envs.reach import Request, call, get_attr, set_attr, set_options
-from accel_rl.rollout import RolloutSpec, info_values
+from accel_rl.rollout import RolloutSpec
 from accel_rl.samplers.base import Autoreset, SamplerConfig, SamplerError, check_memory
 from accel_rl.samplers.block import LEAVE, Play
 from accel_rl.samplers.layout import assign_columns, plan_workers
@@ -559,13 +559,12 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         """Add numbers of ``info_keys``, of a step where ``steps``, of a reset where ``resets``."""
         rollout, reset_info = self._pool.arrays.rollout, self._pool.arrays.reset_info[columns]
         for k, key in enumerate(self.info_keys):
-            values = info_values(rollout.info, k)[0, columns].astype(np.float64)
+            values = rollout.info[0, columns, k].astype(np.float64)
             mask = np.zeros(len(values), np.bool_) if steps is None else steps
             if resets is not None and resets.any():
-                values[resets] = info_values(reset_info, k)[resets]
+                values[resets] = reset_info[resets, k]
                 mask = mask | resets
-            axes = tuple(range(1, values.ndim))
-            is_told = mask & ~np.isnan(values).all(axes)
+            is_told = mask & ~np.isnan(values)
             if is_told.any():
                 values[~is_told] = 0.0
                 infos[key], infos[f"_{key}"] = values, is_told

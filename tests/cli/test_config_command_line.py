@@ -305,7 +305,7 @@ algo=dqn learners=2 batch_size=2 gradient_cosine_interval=5 | batch_size=2 batch
 WORLD_SIZE=two | WORLD_SIZE=two must be a number
 sync_period=2 | sync_period=2 Adam
 algo=ppo sync_period=2 | parallel.sync_period=2 no effect parallel.sync is all_reduce
-learner_timeout_seconds=inf | learner_timeout_seconds is inf; above 0 at most
+learner_timeout_seconds=0 | learner_timeout_seconds is 0.0; above 0
 on_learner_failure=continue | on_learner_failure=continue sync=store
 algo=rainbow reset_policy=wait | reset_policy=wait prioritized=true
 """

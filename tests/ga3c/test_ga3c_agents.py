@@ -125,7 +125,7 @@ def test_killed_agent_is_named():
 @pytest.mark.parametrize("lose", [lose_while_stepping, lose_while_ready, lose_while_taken])
 def test_killed_agent_is_replaced_and_its_lost_step_is_not_counted(lose):
     """Of game 1 of each environment of agent 0, all steps come, and the last bootstraps."""
-    options = {"on_worker_failure": "restart", "final_observation_slots": 1, "gamma": 0.0}
+    options = {"on_worker_failure": "restart", "gamma": 0.0}
     with make_sampler(LONG, 2, 2, **options) as sampler:
         segments = serve_until(sampler, 50)
         while (sampler._tracker.sums[2] < 5).any():  # one agent may have taken all steps
@@ -154,8 +154,8 @@ def test_killed_agent_is_replaced_and_its_lost_step_is_not_counted(lose):
 
 @pytest.mark.parametrize("game", ["......c", slow("." * 999 + "t")])
 def test_last_segment_of_a_lost_agent_bootstraps_from_its_last_observation(game):
-    """Though the one slot for final observations was used in the same round of rows."""
-    options = {"on_worker_failure": "restart", "gamma": 1.0, "final_observation_slots": 1}
+    """Though a final observation was kept in the same round of rows."""
+    options = {"on_worker_failure": "restart", "gamma": 1.0}
     with make_sampler(partial(ScriptedEnv, game), 1, **options) as sampler:
         rollout, length = sampler.rollout, sampler._segments._length
         while length[0] != 2 or (rollout.final_step[0, 0] >= 0) != game.endswith("c"):
@@ -181,8 +181,8 @@ def test_last_segment_of_a_lost_agent_bootstraps_from_its_last_observation(game)
     assert final.tolist() == [last.observation[0, 0], 0, last.observation[-1, 2] + 1]
 
 
-def test_all_final_observations_of_a_round_of_rows_are_kept_by_default():
-    with make_sampler(partial(ScriptedEnv, "c"), 1, final_observation_slots=None) as sampler:
+def test_all_final_observations_of_a_round_of_rows_are_kept():
+    with make_sampler(partial(ScriptedEnv, "c"), 1) as sampler:
         segments = serve_until(sampler, 20)
     assert {len(segment) for segment in segments} == {1}
 

@@ -90,9 +90,7 @@ class Play:
 
     def __init__(self, games: list[str], horizon: int, time_limit_terminal: bool = False) -> None:
         B = len(games)
-        config = SamplerConfig(
-            num_envs=B, horizon=horizon + 1, num_groups=1, final_observation_slots=horizon + 1
-        )
+        config = SamplerConfig(num_envs=B, horizon=horizon + 1, num_groups=1)
         spec = config.rollout_spec(ScriptedEnv.spec)
         self.rollout = Rollout.allocate(spec)
         self.games, self.played = games, [0] * B  # letters of the running games

@@ -42,7 +42,7 @@ def make_sampler(
         "time_limit_terminal": False,
     }
     own |= {name: options.pop(name) for name in [*own, "seed"] if name in options}
-    settings = {"horizon": 5, "final_observation_slots": 6, "step_timeout_seconds": 30, **options}
+    settings = {"horizon": 5, "step_timeout_seconds": 30, **options}
     config = SamplerConfig(
         num_envs=num_agents * envs_per_agent, num_groups=num_agents, num_workers=None, **settings
     )

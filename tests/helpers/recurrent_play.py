@@ -50,7 +50,7 @@ def make_agent(*, is_shared: bool = False, is_told: bool = False) -> RecurrentAg
 
 def config(reset_policy: Policy = "immediate", **options: Any) -> SamplerConfig:
     options = {"num_envs": B, "horizon": T, **options}
-    return SamplerConfig(reset_policy=reset_policy, final_observation_slots=T, **options)
+    return SamplerConfig(reset_policy=reset_policy, **options)
 
 
 def copies(batch: RolloutTensors) -> RolloutTensors:

@@ -59,7 +59,6 @@ def make(
         num_workers=int(kind) if kind.isdigit() else None,
         reset_policy=reset_policy,  # type: ignore[arg-type]
         decorrelation_steps=20,
-        final_observation_slots=10,
     )
     if kind == "serial":
         return SerialSampler(factory, config=config, seed=seed)

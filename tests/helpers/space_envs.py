@@ -87,7 +87,7 @@ class SpaceEnv(gymnasium.Env[Any, Any]):
         return self.observation_space.sample()
 
     def tell(self) -> dict[str, Any]:
-        return {"place": np.array([self.episode, self.t], np.int64), "step": self.t}
+        return {"step": self.t}
 
     def get_state(self) -> Any:
         more = self.np_random.bit_generator.state

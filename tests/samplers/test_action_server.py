@@ -61,7 +61,7 @@ def collect_toy_rollout(
     horizon: int = 6, num_envs: int = 4
 ) -> tuple[SerialSampler, RecordingAgent, RolloutTensors]:
     torch.manual_seed(0)
-    config = SamplerConfig(num_envs=num_envs, horizon=horizon, final_observation_slots=horizon)
+    config = SamplerConfig(num_envs=num_envs, horizon=horizon)
     sampler, agent = SerialSampler(ToyEnv, config=config, seed=3), RecordingAgent()
     with sampler, ActionServer(agent, sampler, CPU) as server:
         sampler.collect(server)
@@ -175,9 +175,7 @@ def recurrent_agent() -> RecurrentAgent:
 )
 @pytest.mark.usefixtures("faked_cuda")
 def test_device_rows_give_the_rollouts_of_shared_ones(make, reset_policy, horizon) -> None:
-    config = SamplerConfig(
-        num_envs=4, horizon=horizon, reset_policy=reset_policy, final_observation_slots=7
-    )
+    config = SamplerConfig(num_envs=4, horizon=horizon, reset_policy=reset_policy)
     agent = make()
     rollouts = []
     for on_device in (False, True):
@@ -201,9 +199,7 @@ def test_device_rows_give_the_rollouts_of_shared_ones(make, reset_policy, horizo
 )
 @pytest.mark.usefixtures("faked_cuda")
 def test_kept_rollout_stays_while_the_next_is_collected(reset_policy, on_device) -> None:
-    config = SamplerConfig(
-        num_envs=4, horizon=7, reset_policy=reset_policy, final_observation_slots=7
-    )
+    config = SamplerConfig(num_envs=4, horizon=7, reset_policy=reset_policy)
     agent, rollouts = RecordingAgent(), []
     for keeps in (False, True):
         with SerialSampler(ToyEnv, config=config, seed=1) as sampler:
@@ -226,9 +222,7 @@ def test_kept_rollout_stays_while_the_next_is_collected(reset_policy, on_device)
 @PROCESSES
 @pytest.mark.usefixtures("faked_cuda")
 def test_device_row_zero_is_sent_anew_where_a_worker_was_replaced_between_rollouts() -> None:
-    config = SamplerConfig(
-        num_envs=4, horizon=3, num_workers=1, on_worker_failure="restart", final_observation_slots=3
-    )
+    config = SamplerConfig(num_envs=4, horizon=3, num_workers=1, on_worker_failure="restart")
     with ParallelSampler(ToyEnv, config=config, seed=1) as sampler:
         server = ActionServer(RecordingAgent(), sampler, CPU)
         rows = server._rows = action_server._DeviceRows(sampler, CPU, keeps_rollout=False)

@@ -33,7 +33,6 @@ def config(reset_policy: str = "immediate", groups: int = 1, **options: object) 
         horizon=T,
         num_groups=groups,
         reset_policy=reset_policy,
-        final_observation_slots=T,
         **options,
     )
 

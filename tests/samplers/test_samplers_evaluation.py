@@ -19,7 +19,7 @@ from accel_rl.samplers import (
 
 
 def config(**options) -> SamplerConfig:
-    given = {"num_envs": 4, "horizon": 5, "num_groups": 1, "final_observation_slots": 5, **options}
+    given = {"num_envs": 4, "horizon": 5, "num_groups": 1, **options}
     return SamplerConfig(**given)
 
 

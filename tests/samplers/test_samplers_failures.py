@@ -251,15 +251,6 @@ def test_workers_and_their_programs_end_with_a_host_that_is_killed(way, tmp_path
 
 
 @KINDS
-def test_overflow_of_final_observations_names_the_option(kind):
-    options = config(horizon=64, num_workers=1, final_observation_slots=1)
-    with kind(ToyEnv, config=options) as sampler:
-        with pytest.raises(SamplerError, match="final_observation_slots=1 times"):
-            for _ in range(5):
-                sampler.collect(zeros)
-
-
-@KINDS
 def test_sampler_used_out_of_turn_is_an_error(kind):
     sampler = kind(ToyEnv, config=config(num_workers=1))
     with pytest.raises(SamplerError, match=r"not running; call start"):

@@ -227,9 +227,10 @@ def telling(value: Any) -> Any:
 @pytest.mark.parametrize(
     ("make", "tokens"),
     [
-        (lambda: telling("1"), r"info\['x'\] of type str .*number or an array"),
+        (lambda: telling("1"), r"info\['x'\] of type str .*must be one number"),
         (lambda: telling(None), "of type NoneType"),
         (lambda: telling({"r": 1.0}), "of type dict"),
+        (lambda: telling(np.zeros(2)), r"ndarray \(float64 of shape \(2,\)\)"),
         (lambda: telling(np.zeros(0)), r"ndarray \(float64 of shape \(0,\)\)"),
         (lambda: telling(np.array(1j)), r"ndarray \(complex128 of shape \(\)\)"),
         (lambda: OneNumber, r"0 \(stepping\) failed in step: .* 1 values; .* 2 info_k"),

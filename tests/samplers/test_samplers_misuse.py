@@ -99,12 +99,6 @@ def test_a_factory_that_returns_one_environment_again_is_refused(kind):
             kind(factory, config=CONFIG).start()
 
 
-def test_slots_beyond_the_rollout_take_no_memory():
-    config = SamplerConfig(num_envs=4, horizon=5, final_observation_slots=10**300)
-    with SerialSampler(ToyEnv, config=config) as sampler:
-        assert len(sampler.collect(zeros).final_observation) == 5
-
-
 @KINDS
 def test_what_is_no_policy_or_no_action_is_refused_and_the_sampler_goes_on(kind):
     with kind(ToyEnv, config=CONFIG) as sampler:
@@ -134,7 +128,6 @@ class Unpicklable:
         ({"cores_per_worker": 2, "workers_per_core": 2}, "cores_per_worker .*workers_per_core=2 "),
         ({"step_timeout_seconds": 0}, "step_timeout_seconds is 0; .*above 0"),
         ({"decorrelation_steps": -1}, "decorrelation_steps is -1; .*at least 0"),
-        ({"final_observation_slots": 0}, "final_observation_slots is 0; .*at least 1"),
         ({"reset_policy": "later"}, "reset_policy is 'later'; .*immediate or wait"),
         ({"affinity": "none"}, "affinity is 'none'; .*auto or rotate or off"),
         ({"on_worker_failure": "ignore"}, "on_worker_failure is 'ignore'; .*raise or restart"),

@@ -190,7 +190,7 @@ def test_groups_are_received_as_they_come():
 
 @pytest.mark.parametrize("is_done", [False, True])
 def test_truncation_without_a_free_slot_gives_up_the_bootstrap_value(is_done):
-    config = SamplerConfig(num_envs=2, horizon=4, num_groups=1, final_observation_slots=1)
+    config = SamplerConfig(num_envs=2, horizon=4, num_groups=1)
     with SerialSampler(ToyEnv, config=config) as sampler:
         rollout = sampler.rollout
         rollout.final_step[:] = [[1, -1]]

@@ -18,7 +18,6 @@ from tiers import PROCESSES, SLOW, processes, slow, slow_processes
 
 from accel_rl.envs import Batched, EnvError, EnvSpec, StepResult, make_env_factory
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
-from accel_rl.rollout import info_values
 from accel_rl.samplers import (
     ParallelSampler,
     PolicyInput,
@@ -314,42 +313,6 @@ def test_action_that_is_not_in_the_space_is_one_error(name, actions, message) ->
     with SerialSampler(make_env_factory(partial(SpaceEnv, name)), config=options) as sampler:
         with pytest.raises(ValueError, match=message):
             sampler.collect(lambda step: actions)
-
-
-@pytest.mark.parametrize(
-    ("kind", "keys"),
-    [(SerialSampler, ("place", "step")), processes(ParallelSampler, ("step", "place", "never"))],
-)
-def test_arrays_in_info_are_kept(kind: Any, keys: tuple[str, ...]) -> None:
-    factory = make_env_factory(partial(SpaceEnv, "box"), info_keys=keys)
-    with kind(factory, config=config(decorrelation_steps=0, num_workers=1), seed=2) as sampler:
-        rollout = sampler.collect(partial(random_policy, spec_of("box").action))
-        place, step = (info_values(rollout.info, keys.index(name)) for name in ("place", "step"))
-        assert place.shape == (T, B, 2) and place.dtype == np.float32
-        assert np.array_equal(place[..., 1], step)
-        assert (step[0] == 1).all() and (place[0, :, 0] == 1).all()
-        if "never" in keys:
-            assert np.isnan(info_values(rollout.info, keys.index("never"))).all()
-        episodes = sampler.take_episodes()
-        assert episodes and all(each.info == {"step": each.length} for each in episodes)
-
-
-def test_array_of_another_shape_in_info_is_refused() -> None:
-    factory = make_env_factory(partial(GrowingEnv, "box"), info_keys=["place"])
-    with pytest.raises(SamplerError, match=r"its info place has shape \(3,\); it must be \(2,\)"):
-        with SerialSampler(factory, config=config(decorrelation_steps=0)) as sampler:
-            sampler.collect(partial(random_policy, spec_of("box").action))
-
-
-class GrowingEnv(SpaceEnv):
-    made = 0
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        GrowingEnv.made += 1
-
-    def tell(self) -> dict[str, Any]:
-        return {"place": np.zeros(2 if GrowingEnv.made == 1 else 3)}
 
 
 def pages(array: np.ndarray) -> set[int]:

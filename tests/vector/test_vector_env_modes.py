@@ -143,7 +143,7 @@ def test_reset_without_a_mask_or_with_a_seed_starts_new_games(mode: AutoresetMod
 def test_masks_tell_the_environments_apart_where_episodes_end_at_different_steps() -> None:
     """Against the rows of a `SerialSampler` with the same seed, where resets are the same too."""
     num_envs, T = 6, 40
-    config = SamplerConfig(num_envs=num_envs, horizon=T, final_observation_slots=T)
+    config = SamplerConfig(num_envs=num_envs, horizon=T)
     actions = np.random.default_rng(0).integers(4, size=(T, num_envs))
     with SerialSampler(ToyEnv, config=config, seed=4) as serial:
         rollout = serial.collect(lambda step: actions[step.t, step.columns])

@@ -1,16 +1,13 @@
 """Starts the learners of a run on this machine, and sees to their end.
 
 A learner is this program once more, told by environment variables which one it is, as torchrun
-tells it. They find each other through a store that this process holds, at a port of the loopback
-interface that the kernel chose, so runs beside each other never meet. What they write there is
-signed with a secret that this process draws for them.
+tells it. They find each other through a store in memory that this process holds.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import select
 import selectors
 import signal
@@ -20,10 +17,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
-
-from accel_rl.parallel.meeting import PREFIX, SECRET_VARIABLE, STORE_VARIABLE, open_loopback_store
-from accel_rl.parallel.records import LAUNCHER, Records
+from accel_rl.parallel.meeting import STORE_VARIABLE, MachineStore
 from accel_rl.parallel.team import LOST
 from accel_rl.system.console import tell_error
 from accel_rl.system.processes import add_package_path
@@ -52,14 +46,13 @@ def launch(arguments: Sequence[str], num_learners: int, *, goes_on: bool) -> int
     Ctrl-C, SIGTERM and SIGHUP are passed on to them; a second one kills them. When one fails the
     others are stopped, or with ``goes_on`` told, unless it is the first, which keeps the records.
     """
-    store, secret = open_loopback_store(), secrets.token_hex(32)
-    records = Records(PrefixStore(PREFIX, store), secret.encode())
+    store = MachineStore()
     learners = []
     with _signals() as received:
         try:
             for rank in range(num_learners):
-                learners.append(_start(arguments, rank, num_learners, store.port, secret))
-            return _Watch(learners, records, goes_on, received).until_end()
+                learners.append(_start(arguments, rank, num_learners, store))
+            return _Watch(learners, store, goes_on, received).until_end()
         finally:
             for learner in learners:  # none is left but after a failure here
                 if learner.poll() is None:
@@ -68,15 +61,14 @@ def launch(arguments: Sequence[str], num_learners: int, *, goes_on: bool) -> int
 
 
 def _start(
-    arguments: Sequence[str], rank: int, num_learners: int, port: int, secret: str
+    arguments: Sequence[str], rank: int, num_learners: int, store: MachineStore
 ) -> subprocess.Popen[bytes]:
     variables = {
         "RANK": rank,
         "LOCAL_RANK": rank,
         "WORLD_SIZE": num_learners,
         "LOCAL_WORLD_SIZE": num_learners,
-        STORE_VARIABLE: f"127.0.0.1:{port}",
-        SECRET_VARIABLE: secret,
+        STORE_VARIABLE: store.address,
         LAUNCHER_VARIABLE: os.getpid(),
     }
     local = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "NCCL_DEBUG": "WARN"}
@@ -112,12 +104,12 @@ class _Watch:
     def __init__(
         self,
         learners: Sequence[subprocess.Popen[bytes]],
-        records: Records,
+        store: MachineStore,
         goes_on: bool,
         received: int,
     ) -> None:
         self._learners = learners
-        self._records = records
+        self._store = store
         self._goes_on = goes_on
         self._received = received
         self._running = dict(enumerate(learners))
@@ -170,7 +162,7 @@ class _Watch:
     def _after_end(self, rank: int, learner: subprocess.Popen[bytes]) -> None:
         if learner.returncode == 0:
             return
-        self._records.write(f"{LOST}/{rank}", LAUNCHER, None)  # nobody is to wait for it
+        self._store.set(f"{LOST}/{rank}", "null")  # nobody is to wait for it
         if learner.returncode in _STOPPED:
             if self._deadline is None:  # asked by itself, maybe too early for telling the others
                 self._stop(signal.SIGTERM)

@@ -7,9 +7,8 @@ import dataclasses
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -21,7 +20,6 @@ from accel_rl.config import TrainConfig
 from accel_rl.parallel import (
     ParallelConfig,
     Ranks,
-    RecordError,
     Team,
     TeamError,
     meet_by_store,
@@ -29,7 +27,6 @@ from accel_rl.parallel import (
 )
 from accel_rl.parallel.meeting import STORE_VARIABLE
 from accel_rl.runs.directory import refuse_used
-from accel_rl.runs.yaml_file import code_among
 from accel_rl.samplers import SamplerError
 from accel_rl.system.console import LastingConsole, complain, print_text, tell_error
 from accel_rl.system.functions import ExitError, refusing_exit
@@ -128,13 +125,7 @@ def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> in
         team.share("config", to_plain(config))
     else:
         console = LastingConsole(stderr=True, force_terminal=False)
-        plain = team.share("config")
-        if not team.is_signed:
-            _refuse_foreign_code(plain, arguments)  # before any of it is imported
-        config = from_plain(plain)
-        if not team.is_signed:  # other files are trusted only if this command line says so
-            trust = config.trust and "trust=true" in arguments
-            config = dataclasses.replace(config, trust=trust)
+        config = from_plain(team.share("config"))
     code = None
     try:
         team.timeout_seconds = config.parallel.learner_timeout_seconds
@@ -154,21 +145,6 @@ def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> in
     return 1 if code is None else code
 
 
-def _refuse_foreign_code(plain: Any, arguments: Sequence[str]) -> None:
-    """Refuse code that a config without a signature names.
-
-    Raises:
-        ValueError: It names code that the command line does not name.
-    """
-    for option, value in code_among(plain if isinstance(plain, Mapping) else {}).items():
-        if f"{option}={value}" not in arguments:
-            raise ValueError(
-                f"{option}={value} has come from the first learner without a signature; repeat it "
-                "on the command line of all learners, or give all of them the same "
-                "ACCEL_RL_SECRET_FILE"
-            )
-
-
 def _tell(error: Exception, team: Team, arguments: Sequence[str]) -> None:
     """Prints what ended this learner, unless another one has said it, or will."""
     is_first = team.ranks.is_first
@@ -177,7 +153,6 @@ def _tell(error: Exception, team: Team, arguments: Sequence[str]) -> None:
     # A learner that has ended has said why, or its launcher does.
     causes = (error, error.__cause__)
     is_touched = any(isinstance(each, TeamError) for each in causes)
-    is_touched &= not any(isinstance(each, RecordError) for each in causes)
     if not is_touched or (is_first and not team.find_failed(0.0)[0]):
         name = "" if is_first else f"learner {team.ranks.rank}: "
         tell_error(f"{name}{error}" if name else error, arguments)

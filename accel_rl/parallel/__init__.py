@@ -5,10 +5,9 @@ from accel_rl.parallel.config import ParallelConfig
 from accel_rl.parallel.exchange import LASAGNE_EPS, Exchange, Local
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.group import Group, TeamError, TorchGroup
-from accel_rl.parallel.meeting import meet_by_store
+from accel_rl.parallel.meeting import MachineStore, meet_by_store
 from accel_rl.parallel.multi_step_adam import MultiStepAdam
 from accel_rl.parallel.ranks import ALONE, Ranks, rank_seed, read_ranks
-from accel_rl.parallel.records import RecordError
 from accel_rl.parallel.rules import Adam, RAdam, RMSProp, Rule, adam_, adam_rate, rmsprop_
 from accel_rl.parallel.running import Running, share_running
 from accel_rl.parallel.shared_group import SharedGroup
@@ -25,13 +24,13 @@ __all__ = [
     "FlatParameters",
     "Group",
     "Local",
+    "MachineStore",
     "MultiStepAdam",
     "ParallelConfig",
     "ParameterStore",
     "RAdam",
     "RMSProp",
     "Ranks",
-    "RecordError",
     "Rule",
     "Running",
     "SharedGroup",

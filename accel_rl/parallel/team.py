@@ -1,8 +1,8 @@
 """The learners of one run, as each of them sees the others.
 
 Two ways lead from one to another: collective calls of a process group (`torch.distributed`), for
-which all must come, and a key-value store, into which anyone writes at any time, signed
-(`accel_rl.parallel.records`). Which store that is, and who signs how, says
+which all must come, and a key-value store, into which anyone writes at any time. What is written
+there is JSON, never a pickle, so reading it executes nothing. Which store that is, says
 `accel_rl.parallel.meeting`.
 """
 
@@ -10,24 +10,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
-import secrets
 import select
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from accel_rl.parallel.group import Group, TeamError, TorchGroup, first_line
 from accel_rl.parallel.ranks import Ranks
-from accel_rl.parallel.records import LAUNCHER, Record, Records
 from accel_rl.parallel.shared_group import Address, SharedGroup
 from accel_rl.parallel.watcher import Watcher
-from accel_rl.system.signing import sign
 
 LOST = "lost"
 """our own launcher sets ``lost/<rank>`` when that learner's process has ended before its time"""
@@ -63,19 +62,13 @@ class Team:
         ranks: the learner's number among all.
         store: torch's key-value store that all learners reach. None: there are no others.
         timeout_seconds: longest wait for others.
-        key: key that signs all messages. None: they are unsigned.
     """
 
     def __init__(
-        self,
-        ranks: Ranks,
-        store: Store | None = None,
-        timeout_seconds: float = 1800.0,
-        key: bytes | None = None,
+        self, ranks: Ranks, store: Store | None = None, timeout_seconds: float = 1800.0
     ) -> None:
         self.ranks = ranks
         self._store = store
-        self._records = None if store is None else Records(store, key)
         self.timeout_seconds = timeout_seconds
         self.is_stop_asked = False
         self.uses_nccl = False
@@ -83,36 +76,8 @@ class Team:
         self._agreement: Group | None = None  # for what the CPU alone has to know
         self._num_posted = 0
         self._num_read = [0] * ranks.size
-        self._num_reached: dict[str, int] = {}  # own records, by key
-        self._newest: dict[str, int] = {}  # numbers of the others' last ones, by key
         self._processes: dict[int, int] = {}  # descriptors, by rank
         self._watcher: Watcher | None = None
-
-    @property
-    def is_signed(self) -> bool:
-        """True if messages are signed, so that nobody else can write them."""
-        return self._records is None or self._records.key is not None
-
-    @_touching_store
-    def renew_key(self) -> None:
-        """Replace the key by one of this run alone. All learners must call this first.
-
-        Each learner adds random bytes to it. Whoever has read the records of earlier runs with the
-        same secret cannot use them.
-
-        Raises:
-            TeamError: Another learner has another secret, or has not come in time.
-        """
-        assert self._store is not None and self._records is not None
-        own = secrets.token_hex(16)
-        self._records.write(f"hello/{self.ranks.rank}", self.ranks.rank, own)
-        drawn = []
-        for rank in range(self.ranks.size):
-            record = None if rank == self.ranks.rank else self._wait_for(f"hello/{rank}", rank)
-            drawn.append(own if record is None else str(record.value))
-        if (key := self._records.key) is not None:
-            made = sign(key, b"run", *(each.encode() for each in drawn))
-            self._records = Records(self._store, bytes.fromhex(made))
 
     @_touching_store
     def share(self, name: str, value: Any = None) -> Any:
@@ -123,15 +88,12 @@ class Team:
             value: the value of this learner: None, bool, number, text, or lists and dictionaries
                 of these. Only the first learner's counts.
         """
-        if self._records is None:
+        if self._store is None:
             return value
         if self.ranks.is_first:
-            self._records.write(f"share/{name}", 0, value)
+            self._write(f"share/{name}", value)
             return value
-        record = self._wait_for(f"share/{name}", 0)
-        if record is None:
-            raise TeamError("learner 0 has ended")
-        return record.value
+        return self._read_from(0, f"share/{name}")
 
     @_touching_store
     def meet(self, name: str) -> None:
@@ -155,10 +117,8 @@ class Team:
             count: a number that only grows.
             value: sent along with it, for `wait_for_all`.
         """
-        if self._records is not None:
-            key = f"reached/{name}/{self.ranks.rank}"
-            number = self._num_reached[key] = self._num_reached.get(key, 0) + 1
-            self._records.write(key, self.ranks.rank, [count, value], number)
+        if self._store is not None:
+            self._write(f"reached/{name}/{self.ranks.rank}", [count, value])
 
     @_touching_store
     def wait_for_all(self, name: str, count: int) -> dict[int, int]:
@@ -178,8 +138,8 @@ class Team:
         for rank in range(self.ranks.size):
             if rank == self.ranks.rank:
                 continue
-            if record := self._wait_for(f"reached/{name}/{rank}", rank, count):
-                values[rank] = record.value[1]
+            if found := self._wait_for(f"reached/{name}/{rank}", rank, count):
+                values[rank] = json.loads(found)[1]
         return values
 
     def find_failed(self, seconds: float = 3.0) -> tuple[list[int], list[int]]:
@@ -198,7 +158,7 @@ class Team:
             deadline = time.monotonic() + seconds
             silent = [rank for rank in range(self.ranks.size) if rank != self.ranks.rank]
             while True:
-                silent = [x for x in silent if not self._find(f"reached/failure/{x}", x, 1)]
+                silent = [x for x in silent if not self._find(f"reached/failure/{x}")]
                 lost = [x for x in silent if self.is_lost(x) or self._has_ended(x)]
                 if lost or not silent or time.monotonic() > deadline:
                     return lost, silent
@@ -217,9 +177,7 @@ class Team:
         Args:
             message: of the kinds that `share` takes.
         """
-        assert self._records is not None
-        rank, number = self.ranks.rank, self._num_posted
-        self._records.write(f"post/{rank}/{number}", rank, message, number)
+        self._write(f"post/{self.ranks.rank}/{self._num_posted}", message)
         self._num_posted += 1
 
     @_touching_store
@@ -237,16 +195,20 @@ class Team:
             TeamError: a message has not come in time.
         """
         ranks = range(1, self.ranks.size)
-        if waits and ranks and self._records is not None:
+        names = [self._next_post(rank) for rank in ranks]
+        if waits and names and self._store is not None and self._store.check(names):
             # All at once if all are there, since each look at the store takes a while.
-            if records := self._records.read_all({self._next_post(rank): rank for rank in ranks}):
-                return {record.sender: [self._take(record)] for record in records}
+            found = self._store.multi_get(names)
+            return {rank: [self._take(rank, each)] for rank, each in zip(ranks, found, strict=True)}
         messages: dict[int, list[Any]] = {}
         for rank in ranks:
             messages[rank] = []
-            wait = self._wait_for if waits else self._find
-            while record := wait(self._next_post(rank), rank):
-                messages[rank].append(self._take(record))
+            while (
+                message := self._wait_for(self._next_post(rank), rank)
+                if waits
+                else self._find(self._next_post(rank))
+            ):
+                messages[rank].append(self._take(rank, message))
                 if waits:
                     break
         return messages
@@ -255,12 +217,12 @@ class Team:
         """Name of the next message of that learner."""
         return f"post/{rank}/{self._num_read[rank]}"
 
-    def _take(self, record: Record) -> Any:
+    def _take(self, rank: int, message: bytes) -> Any:
         """What a message says, which is then read."""
-        assert self._records is not None
-        self._records.delete(record.name)
-        self._num_read[record.sender] += 1
-        return record.value
+        assert self._store is not None
+        self._store.delete_key(self._next_post(rank))
+        self._num_read[rank] += 1
+        return json.loads(message)
 
     @_touching_store
     def add_steps(self, num_steps: int) -> int:
@@ -302,7 +264,7 @@ class Team:
         Args:
             rank: the learner.
         """
-        return self._find(f"{LOST}/{rank}", LAUNCHER) is not None
+        return self._find(f"{LOST}/{rank}") is not None
 
     def watch(self) -> None:
         """Watch the processes of all learners, which must be on this machine.
@@ -362,21 +324,14 @@ class Team:
 
     def _has_left(self, rank: int) -> bool:
         """Whether that learner has come to `close`."""
-        assert self._records is not None
-        return self._records.is_there(f"reached/left/{rank}")
+        return self._find(f"reached/left/{rank}") is not None
 
     @_touching_store
     def _open_shared(self) -> SharedGroup:
-        assert self._records is not None
         group = SharedGroup(self.ranks.rank, self.ranks.size, self.timeout_seconds)
-        self._records.write(f"address/{self.ranks.rank}", self.ranks.rank, group.address)
-        addresses = []
-        for rank in range(self.ranks.size):
-            record = self._wait_for(f"address/{rank}", rank)
-            if record is None:
-                raise TeamError(f"learner {rank} has ended")
-            addresses.append(Address(*record.integers(len(Address._fields))))
-        group.connect(addresses)
+        self._write(f"address/{self.ranks.rank}", group.address)
+        ranks = range(self.ranks.size)
+        group.connect([Address(*self._read_from(rank, f"address/{rank}")) for rank in ranks])
         return group
 
     def close(self) -> None:
@@ -391,7 +346,7 @@ class Team:
         for group in (self.group, self._agreement):
             if group is not None:
                 group.close()
-        self.group = self._agreement = self._store = self._records = None
+        self.group = self._agreement = self._store = None
         while self._processes:
             os.close(self._processes.popitem()[1])
 
@@ -400,29 +355,29 @@ class Team:
         process = self._processes.get(rank)
         return process is not None and bool(select.select([process], [], [], 0)[0])
 
-    @_touching_store
-    def _find(self, key: str, rank: int, count: int | None = None) -> Record | None:
-        """The record of that learner under ``key``; None if it is not there yet.
+    def _write(self, key: str, value: Any) -> None:
+        assert self._store is not None
+        text = json.dumps(value, separators=(",", ":"), default=_python_number)
+        self._store.set(key, text)
 
-        ``count``: for records of `reach`; None if the learner has not reached it.
+    @_touching_store
+    def _find(self, key: str, count: int = 0) -> bytes | None:
+        """What is written under ``key``; None if it is not there yet.
+
+        ``count``: what must have been reached at least, where it was written by `reach`.
         """
-        records = self._records
-        if records is None or not records.is_there(key):
+        if self._store is None or not self._store.check([key]):
             return None
-        if count is None:
-            return records.read(key, rank)
-        record = records.read(key, rank, self._newest.get(key, 0))
-        self._newest[key] = record.number
-        return record if record.integers(2)[0] >= count else None
+        found: bytes = self._store.get(key)
+        return found if not count or json.loads(found)[0] >= count else None
 
-    @_touching_store
-    def _wait_for(self, key: str, rank: int, count: int | None = None) -> Record | None:
-        """As `_find`, after waiting for it; None if its learner is lost."""
+    def _wait_for(self, key: str, rank: int, count: int = 0) -> bytes | None:
+        """As `_find`, after waiting for it; None if the learner that writes it is lost."""
         deadline = time.monotonic() + self.timeout_seconds
         pause = 0.0005
-        while (record := self._find(key, rank, count)) is None:
+        while (found := self._find(key, count)) is None:
             if self.is_lost(rank) or self._has_ended(rank):
-                return self._find(key, rank, count)  # it may have come so far before its end
+                return self._find(key, count)  # it may have come so far before its end
             if time.monotonic() > deadline:
                 raise TeamError(
                     f"learner {rank} has not answered within {self.timeout_seconds:g} s (it was "
@@ -431,4 +386,21 @@ class Team:
                 )
             time.sleep(pause)
             pause = min(2 * pause, 0.05)
-        return record
+        return found
+
+    def _read_from(self, rank: int, key: str) -> Any:
+        """What that learner writes under ``key``.
+
+        Raises:
+            TeamError: the learner has ended, or has not written it in time.
+        """
+        if (found := self._wait_for(key, rank)) is None:
+            raise TeamError(f"learner {rank} has ended")
+        return json.loads(found)
+
+
+def _python_number(value: object) -> Any:
+    """``value``, a number of NumPy, as one of Python."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

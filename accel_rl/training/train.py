@@ -261,11 +261,6 @@ def first_lines(run: AnyRun, saved: Mapping[str, Any] | None) -> Iterator[str]:
         if config.parallel.sync == "store":
             how = "they update one store of parameters"
         yield f"this is the first of {ranks.size} learners; {how}"
-    if not run.team.is_signed:
-        yield (
-            "learners do not sign their records, so anybody who reaches their store can change the "
-            "run; give all learners the same ACCEL_RL_SECRET_FILE (docs/safety.md)"
-        )
     if user_key() is None:
         yield f"the run is {UNSIGNED}"
     if saved is not None:

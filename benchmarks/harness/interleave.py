@@ -136,11 +136,10 @@ def _close(children: dict[str, list[Child]], patience: float) -> None:
 def _start(result: Result, children: dict[str, list[Child]]) -> None:
     case, more = result.case, {}
     if any("rank" in spec for spec in case.specs):
-        from torch.distributed import TCPStore
+        from accel_rl.parallel import MachineStore
 
-        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        _STORES.append(store)
-        more["store"] = f"127.0.0.1:{store.port}"
+        _STORES.append(MachineStore())
+        more["store"] = _STORES[-1].address
     children[case.name] = [
         Child(case.script, spec | more, case.python, case.checkout) for spec in case.specs
     ]

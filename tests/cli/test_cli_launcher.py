@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 from launched_runs import started
-from torch.distributed import HashStore
 
 from accel_rl.cli.launcher import _Watch
-from accel_rl.parallel.records import Records
+from accel_rl.parallel import MachineStore
 
 
 @pytest.mark.processes
@@ -25,9 +24,8 @@ def test_learner_that_a_signal_ended_before_python_handled_it_was_stopped(number
         early.send_signal(number)
         with started("-c", program, is_warm=False) as later:
             assert later.stdout is not None and later.stdout.readline()
-            records = Records(HashStore(), None)
             learners: Any = [later, early]
-            watch = _Watch(learners, records, goes_on=False, received=received)
+            watch = _Watch(learners, MachineStore(), goes_on=False, received=received)
             assert watch.until_end() == 143
     finally:
         early.kill()

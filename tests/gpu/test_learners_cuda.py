@@ -23,7 +23,7 @@ from accel_rl.parallel import (
     TorchGroup,
     shared_group,
 )
-from accel_rl.parallel.meeting import open_loopback_store
+from accel_rl.parallel.meeting import MachineStore
 from accel_rl.system.registration import register, unregister
 from benchmarks.scaling import speed_parts
 
@@ -36,8 +36,9 @@ pytestmark = [
 @pytest.mark.parametrize("is_as_in_runs", [False, True])
 def test_all_reduce_of_one_learner_through_nccl_is_the_local_rule(is_as_in_runs: bool) -> None:
     store: dist.Store = dist.HashStore()
+    machine = MachineStore()
     if is_as_in_runs:  # with gloo for the CPU, over a store as the launcher's
-        store = dist.PrefixStore("group", open_loopback_store())
+        store = dist.PrefixStore("group", machine)
     backend = "cpu:gloo,cuda:nccl" if is_as_in_runs else "nccl"
     dist.init_process_group(backend, store=store, rank=0, world_size=1)
     try:

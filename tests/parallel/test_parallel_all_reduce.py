@@ -11,11 +11,10 @@ from launched_runs import started
 from learners_in_step import CASES, in_order, run
 from shared_groups import in_all, make_groups
 from tiers import PROCESSES, SLOW, slow
-from torch.distributed import TCPStore
 
 from accel_rl.models import make_model
 from accel_rl.parallel import AllReduce, FlatParameters, Ranks, RMSProp, Team, rank_seed, read_ranks
-from accel_rl.parallel.meeting import STORE_VARIABLE
+from accel_rl.parallel.meeting import STORE_VARIABLE, MachineStore
 from accel_rl.spaces import Leaf
 
 
@@ -42,14 +41,14 @@ def test_learners_with_parts_of_a_batch_update_as_one_with_all_of_it(case, size,
 @pytest.mark.parametrize("machines", [1, 2])
 def test_learners_in_processes_update_as_one_with_all_of_it(machines, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "randperm", in_order)
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = MachineStore()
     script = str(Path(__file__).parents[1] / "helpers" / "learners_in_step.py")
     with contextlib.ExitStack() as stack:
         learners = []
         for rank in range(2):
             told = {"RANK": rank, "WORLD_SIZE": 2}
             told |= {"LOCAL_RANK": rank if machines == 1 else 0, "LOCAL_WORLD_SIZE": 2 // machines}
-            told |= {STORE_VARIABLE: f"127.0.0.1:{store.port}", "GLOO_SOCKET_IFNAME": "lo"}
+            told |= {STORE_VARIABLE: store.address, "GLOO_SOCKET_IFNAME": "lo"}
             environment = {**os.environ, **{name: str(value) for name, value in told.items()}}
             learners.append(stack.enter_context(started(script, str(tmp_path), env=environment)))
         assert [learner.wait(100) for learner in learners] == [0, 0]

@@ -1,44 +1,30 @@
-"""Where learners find their store and their secret."""
+"""Where learners find their store."""
 
 import os
 import signal
 import socket
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from accel_rl.parallel import Ranks, Team, TeamError, meet_by_store
-from accel_rl.parallel.meeting import (
-    SECRET_FILE_VARIABLE,
-    SECRET_VARIABLE,
-    STORE_VARIABLE,
-    open_loopback_store,
-)
+from accel_rl.parallel import MachineStore, Ranks, Team, TeamError, meet_by_store
+from accel_rl.parallel.meeting import STORE_VARIABLE
 
 ONE_MACHINE = [Ranks(rank, 2, rank, 2) for rank in range(2)]
 TWO_MACHINES = [Ranks(rank, 2, 0, 1) for rank in range(2)]
 
 
 @pytest.fixture(autouse=True)
-def nothing_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (SECRET_VARIABLE, SECRET_FILE_VARIABLE, STORE_VARIABLE, "MASTER_PORT"):
+def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (STORE_VARIABLE, "MASTER_PORT"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 def meet(ranks: list[Ranks], timeout_seconds: float = 10.0) -> list[Team]:
     with ThreadPoolExecutor(len(ranks)) as threads:
         return list(threads.map(lambda each: meet_by_store(each, timeout_seconds), ranks))
-
-
-def listening() -> set[tuple[str, int]]:
-    connections = psutil.Process().net_connections("tcp")
-    return {each.laddr for each in connections if each.status == psutil.CONN_LISTEN}
 
 
 def free_port() -> int:
@@ -47,41 +33,68 @@ def free_port() -> int:
         return port
 
 
-def test_store_of_learners_that_another_launcher_started_is_on_loopback(monkeypatch) -> None:
-    monkeypatch.setenv("MASTER_ADDR", "a-name-that-nobody-knows")
+@pytest.mark.parametrize("ranks", [ONE_MACHINE, TWO_MACHINES], ids=["one machine", "two"])
+def test_learners_that_another_launcher_started_meet(ranks, monkeypatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", str(free_port()))
-    before = listening()
-    first, second = meet(ONE_MACHINE)
-    assert [address[0] for address in listening() - before] == ["127.0.0.1"]
+    first, second = meet(ranks)
     first.share("config", 3)
     assert second.share("config") == 3
+    second.post("a")
+    assert first.read(waits=True) == {1: ["a"]}
+    assert [first.add_steps(5), second.add_steps(7)] == [5, 12]
+    # What learners of one machine say is in memory of which the network has the address alone.
+    assert isinstance(first._store, MachineStore) == (ranks is ONE_MACHINE)
     first.close()
     second.close()
 
 
+def test_learners_of_our_launcher_meet_in_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MachineStore()
+    monkeypatch.setenv(STORE_VARIABLE, store.address)
+    first, second = meet(ONE_MACHINE)
+    store.set("lost/1", "null")
+    assert first.is_lost(1) and not second.is_lost(0)
+
+
+def test_sums_take_no_more_memory() -> None:
+    first = MachineStore()
+    second = MachineStore(first.address)
+    messages, total = (f"/proc/self/fd/{each}" for each in first.address.split(":")[1:])
+    before = os.stat(messages).st_size
+    for _ in range(100):
+        first.add("steps", 5)
+        second.add("steps", 7)
+    assert second.add("steps", 0) == 1200
+    assert os.stat(messages).st_size == before and os.stat(total).st_size == 8
+
+
 def test_port_that_is_in_use_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("MASTER_PORT", str(server.getsockname()[1]))
         with pytest.raises(TeamError, match=r"learner 0 finds no store .*in use"):
             meet_by_store(ONE_MACHINE[0])
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:4", f"{os.getpid()}:999:1000"])
+def test_store_of_the_launcher_that_is_gone_is_one_message(address, monkeypatch) -> None:
+    monkeypatch.setenv(STORE_VARIABLE, address)
+    with pytest.raises(TeamError, match="learner 1 finds no store of its launcher"):
+        meet_by_store(ONE_MACHINE[1])
+
+
 def elsewhere(kind: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Let the store be where nobody listens; its address."""
-    address = f"127.0.0.1:{free_port()}"
-    if kind == "own launcher":
-        monkeypatch.setenv(STORE_VARIABLE, address)
-        return address
+    port = str(free_port())
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", address.partition(":")[2])
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("MASTER_PORT", port)
     if kind == "agent":
         monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
-    return address
+    return f"127.0.0.1:{port}"
 
 
-KINDS = ["own launcher", "agent", "another launcher"]
+KINDS = ["agent", "another launcher"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -109,74 +122,3 @@ def test_signal_ends_the_wait_for_a_store(kind: str, monkeypatch: pytest.MonkeyP
             meet_by_store(ONE_MACHINE[1], 100.0)
     finally:
         signal.signal(signal.SIGALRM, old)
-
-
-@pytest.fixture
-def launcher_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    store = open_loopback_store()
-    monkeypatch.setenv(STORE_VARIABLE, f"127.0.0.1:{store.port}")
-    yield
-
-
-@pytest.mark.usefixtures("launcher_store")
-def test_secret_of_the_launcher_is_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each learner has it in its own environment, and simulators in none."""
-    teams = []
-    for ranks in TWO_MACHINES:
-        monkeypatch.setenv(SECRET_VARIABLE, "s" * 64)
-        teams.append(meet_by_store(ranks, 1.0))  # waits for nobody: the secret is of this run alone
-        assert SECRET_VARIABLE not in os.environ
-    first, second = teams
-    assert first.is_signed
-    first.share("config", 3)
-    assert second.share("config") == 3
-
-
-@pytest.mark.usefixtures("launcher_store")
-@pytest.mark.parametrize("source", ["user", "file"])
-def test_lasting_secret_signs(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if source == "file":
-        file = tmp_path / "secret"
-        file.write_text("s" * 64 + "\n")
-        file.chmod(0o600)
-        monkeypatch.setenv(SECRET_FILE_VARIABLE, str(file))
-    first, second = meet(ONE_MACHINE if source == "user" else TWO_MACHINES)
-    assert first.is_signed and second.is_signed
-    second.post("a")
-    assert first.read(waits=True) == {1: ["a"]}
-
-
-@pytest.mark.usefixtures("launcher_store")
-def test_without_a_secret_nothing_is_signed(tmp_path: Path) -> None:
-    assert not any(team.is_signed for team in meet(TWO_MACHINES))
-    assert not (tmp_path / "state").exists()  # a key of this machine is of no use to others
-
-
-def test_short_secret_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SECRET_VARIABLE, "s" * 31)
-    with pytest.raises(ValueError, match=r"ACCEL_RL_SECRET has 31 .*openssl rand -hex 32"):
-        meet_by_store(TWO_MACHINES[0])
-
-
-@pytest.mark.parametrize(
-    ("kind", "remedy"),
-    [
-        ("absent", "openssl rand -hex 32"),
-        ("short", "openssl rand -hex 32"),
-        ("readable by others", "chmod 600"),
-        ("a pipe", "regular file"),
-        ("a directory", "regular file|openssl"),
-    ],
-)
-def test_bad_file_of_the_secret_is_refused(kind, remedy, tmp_path, monkeypatch) -> None:
-    file = tmp_path / "secret"
-    if kind == "a pipe":
-        os.mkfifo(file, 0o600)
-    elif kind == "a directory":
-        file.mkdir(0o700)
-    elif kind != "absent":
-        file.write_text("s" * (64 if kind == "readable by others" else 31) + "\n")
-        file.chmod(0o644 if kind == "readable by others" else 0o600)
-    monkeypatch.setenv(SECRET_FILE_VARIABLE, str(file))
-    with pytest.raises(ValueError, match=f"ACCEL_RL_SECRET_FILE=.*({remedy})"):
-        meet_by_store(TWO_MACHINES[0])

@@ -1,34 +1,32 @@
 """How learners talk through the store; several of them in one process, over a store in memory."""
 
 import contextlib
+import math
 import os
+import pickle
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from launched_runs import started
 from tiers import PROCESSES
-from torch.distributed import FileStore, HashStore, PrefixStore
+from torch.distributed import HashStore, PrefixStore
 
-from accel_rl.parallel import Ranks, RecordError, Team, TeamError, TorchGroup
-from accel_rl.parallel.records import LAUNCHER, Records
+from accel_rl.parallel import MachineStore, Ranks, Team, TeamError, TorchGroup
 from accel_rl.parallel.team import LOST
 
-KEY = b"k" * 32
 
-
-def make_teams(
-    size: int, timeout_seconds: float = 0.2, key: bytes | None = KEY
-) -> tuple[list[Team], PrefixStore]:
+def make_teams(size: int, timeout_seconds: float = 0.2) -> tuple[list[Team], PrefixStore]:
     store = PrefixStore("run", HashStore())
-    return [Team(Ranks(rank, size), store, timeout_seconds, key) for rank in range(size)], store
+    return [Team(Ranks(rank, size), store, timeout_seconds) for rank in range(size)], store
 
 
 def lose(store: PrefixStore, rank: int) -> None:
-    Records(store, KEY).write(f"{LOST}/{rank}", LAUNCHER, None)
+    store.set(f"{LOST}/{rank}", "null")
 
 
 def test_what_the_first_shares_all_have() -> None:
@@ -38,99 +36,22 @@ def test_what_the_first_shares_all_have() -> None:
     assert first.share("config", {"seed": 3}) == second.share("config") == {"seed": 3}
 
 
-def test_what_the_first_shares_is_not_read_from_anybody_else() -> None:
+def test_pickle_in_the_store_is_not_executed(tmp_path: Path) -> None:
+    class RunsCode:
+        def __reduce__(self) -> tuple[object, ...]:
+            return open, (str(tmp_path / "was-here"), "w")
+
     (_, second), store = make_teams(2)
-    store.set("share/config", b'unsigned 0 {"seed":4}')
-    with pytest.raises(RecordError, match=r"share/config .*ACCEL_RL_SECRET"):
+    store.set("share/config", pickle.dumps(RunsCode()).decode("latin-1"))
+    with pytest.raises(ValueError):
         second.share("config")
-    Records(store, KEY).write("share/config", 1, {"seed": 4})
-    with pytest.raises(RecordError, match="share/config"):
-        second.share("config")
+    assert not (tmp_path / "was-here").exists()
 
 
-def test_forged_message_names_its_record() -> None:
-    (first, second), store = make_teams(2)
-    second.post("a")
-    store.set("post/1/1", store.get("post/1/0"))
-    assert first.read(waits=True) == {1: ["a"]}
-    for waits in (True, False):
-        with pytest.raises(RecordError, match=r"record post/1/1 .* learner 1"):
-            first.read(waits=waits)
-
-
-def test_older_record_of_how_far_a_learner_is_is_refused() -> None:
-    (first, second), store = make_teams(2)
-    second.reach("saved", 100, 90)
-    older = store.get("reached/saved/1")
-    second.reach("saved", 200, 190)
-    assert first.wait_for_all("saved", 200) == {1: 190}
-    store.set("reached/saved/1", older)
-    with pytest.raises(RecordError, match=r"reached/saved/1 .*older"):
-        first.wait_for_all("saved", 200)
-
-
-def test_nobody_but_the_launcher_says_that_a_learner_is_lost() -> None:
-    (first, second, third), store = make_teams(3)
-    second.reach("end", 1)
-    Records(store, KEY).write(f"{LOST}/2", 1, None)
-    with pytest.raises(RecordError, match=f"record {LOST}/2 .* the launcher"):
-        first.meet("end")
-    lose(store, 2)
-    assert third.is_lost(2)
-
-
-def renew(teams: list[Team]) -> list[Any]:
-    """What `Team.renew_key` ends with, of all at once."""
-
-    def call(team: Team) -> Exception | None:
-        try:
-            team.renew_key()
-        except TeamError as error:
-            return error
-        return None
-
-    with ThreadPoolExecutor(len(teams)) as threads:
-        return list(threads.map(call, teams))
-
-
-@pytest.mark.parametrize("key", [KEY, None], ids=["signed", "unsigned"])
-def test_learners_that_renew_their_key_understand_each_other(key: bytes | None) -> None:
-    (first, second, third), _ = make_teams(3, 5.0, key)
-    assert renew([first, second, third]) == [None] * 3
-    assert first.is_signed == third.is_signed == (key is not None)
-    first.share("config", {"seed": 3})
-    assert second.share("config") == third.share("config") == {"seed": 3}
-
-
-def test_records_of_an_earlier_run_with_the_same_secret_are_refused() -> None:
-    earlier, store = make_teams(2, 5.0)
-    assert renew(earlier) == [None] * 2
-    earlier[0].share("config", {"seed": 3})
-    teams, later = make_teams(2, 5.0)
-    assert renew(teams) == [None] * 2
-    later.set("share/config", store.get("share/config"))
-    with pytest.raises(RecordError, match="share/config"):
-        teams[1].share("config")
-
-
-@pytest.mark.parametrize("other", [b"l" * 32, None])
-def test_learners_with_different_secrets_are_told_so_at_once(other: bytes | None) -> None:
-    store = HashStore()
-    keys = (KEY, other)
-    teams = [Team(Ranks(rank, 2), store, 5.0, key) for rank, key in enumerate(keys)]
-    for error in renew(teams):
-        assert isinstance(error, RecordError)
-        assert "give all of them the same ACCEL_RL_SECRET" in str(error)
-
-
-def test_malformed_address_without_signatures_is_an_error() -> None:
-    (first, second), store = make_teams(2, key=None)
-    first.ranks = Ranks(0, 2, 0, 2)
-    second.reach("process", 1, os.getpid())
-    store.set("address/1", b'unsigned 0 [1,"2",3]')
-    with pytest.raises(RecordError, match=r"address/1 .*3 integers"):
-        first.open_group()
-    first.close()
+def test_numbers_of_numpy_are_read_as_those_of_python() -> None:
+    (first, second), _ = make_teams(2)
+    second.post([np.float32(0.5), np.int64(3), math.inf])
+    assert first.read(waits=True) == {1: [[0.5, 3, math.inf]]}
 
 
 class OnGpu(torch.Tensor):
@@ -200,7 +121,7 @@ def test_messages_that_are_all_there_are_read_at_once() -> None:
             looks.append(name)
             return getattr(store, name)
 
-    first._records = Records(Counting(), KEY)  # type: ignore[arg-type]
+    first._store = Counting()  # type: ignore[assignment]
     for row in range(2):
         for rank, team in enumerate(others, 1):
             team.post([row, rank])
@@ -238,9 +159,8 @@ def test_process_that_has_ended_is_waited_for_no_longer_where_no_launcher_tells(
 
 SECOND_OF_GROUP = """
 import sys, time
-from torch.distributed import FileStore
-from accel_rl.parallel import Ranks, Team
-team = Team(Ranks(1, 2, 1, 2), FileStore(sys.argv[1], 2), 60.0)
+from accel_rl.parallel import MachineStore, Ranks, Team
+team = Team(Ranks(1, 2, 1, 2), MachineStore(sys.argv[1]), 60.0)
 team.open_group()
 print("ready", flush=True)
 time.sleep(600)
@@ -248,11 +168,11 @@ time.sleep(600)
 
 
 @PROCESSES
-def test_learner_of_a_group_that_was_killed_is_named_at_once_where_no_launcher_tells(tmp_path):
-    path = str(tmp_path / "store")
+def test_learner_of_a_group_that_was_killed_is_named_at_once_where_no_launcher_tells() -> None:
+    store = MachineStore()
     with (
-        started("-c", SECOND_OF_GROUP, path) as second,
-        contextlib.closing(Team(Ranks(0, 2, 0, 2), FileStore(path, 2), 100.0)) as first,
+        started("-c", SECOND_OF_GROUP, store.address) as second,
+        contextlib.closing(Team(Ranks(0, 2, 0, 2), store, 100.0)) as first,
     ):
         first.open_group()
         assert second.stdout is not None and second.stdout.readline() == "ready\n"

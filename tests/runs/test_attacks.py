@@ -16,6 +16,7 @@ from by_others import NUM_DESCRIPTORS, open_descriptors_of
 from saved_runs import trained
 
 from accel_rl.__main__ import main
+from accel_rl.parallel import MachineStore
 from accel_rl.runs.checkpoint import list_checkpoints
 from accel_rl.samplers import ParallelSampler
 
@@ -63,7 +64,9 @@ def test_files_of_foreign_names_in_a_run_stay_and_change_nothing(run_dir: Path) 
 @pytest.mark.processes
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 def test_another_user_cannot_open_what_processes_share(tmp_path) -> None:
-    """Neither the sampler's memory nor pipes nor the report of a worker."""
+    """Neither memory nor pipes of samplers, nor reports of workers, nor messages of learners."""
+    store = MachineStore()
+    assert all(int(number) < NUM_DESCRIPTORS + 3 for number in store.address.split(":")[1:])
     with ParallelSampler("catch", num_envs=2, horizon=4, num_workers=1) as sampler:
         pids = [os.getpid(), *(each.pid for each in sampler._pool._workers.processes.values())]
         opened, refused = open_descriptors_of(pids)

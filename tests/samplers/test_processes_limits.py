@@ -18,7 +18,6 @@ import pytest
 from tiers import PROCESSES, SLOW, slow_processes
 
 from accel_rl.__main__ import main
-from accel_rl.parallel.meeting import open_loopback_store
 from accel_rl.system.processes import NO_MORE_PROCESSES, check_threads, lacks_processes
 from accel_rl.training import torch_setup
 
@@ -65,13 +64,12 @@ def test_other_errors_are_not_taken_for_it() -> None:
     assert not lacks_processes(RuntimeError("out of memory"))
 
 
-@pytest.mark.parametrize("start", ["store", "threads of updates"])
-def test_threads_of_libraries_in_c_are_tried_before_they_end_the_program(start, monkeypatch):
+def test_threads_of_libraries_in_c_are_tried_before_they_end_the_program(monkeypatch):
     monkeypatch.setattr(torch_setup, "available_cpus", lambda: [0, 1, 2])
     monkeypatch.setattr(torch_setup, "cpu_quota", lambda: None)
     monkeypatch.setattr(threading.Thread, "start", refuse_thread)
     with pytest.raises(RuntimeError) as caught:
-        open_loopback_store() if start == "store" else torch_setup.num_learning_threads()
+        torch_setup.num_learning_threads()
     assert lacks_processes(caught.value)
 
 

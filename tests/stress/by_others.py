@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import encodings.idna  # noqa: F401  # of names of hosts; nobody may not be able to load it
 import os
-import socket
-import struct
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 NOBODY = 65534
@@ -16,10 +14,6 @@ NUM_DESCRIPTORS = 58
 _OPEN = """
 for pid; do for i in $(seq 3 60); do true <> /proc/$pid/fd/$i && echo $pid/fd/$i; done; done
 """
-_VALIDATE = struct.pack("<BI", 0, 0x3C85F7CE)
-_SET = b"\x01"
-FORGED_NAMES = tuple(f"post/1/{number}" for number in range(2000))
-"""of the records that learner 1 writes for the first learner"""
 
 
 def open_descriptors_of(pids: Sequence[int]) -> tuple[list[str], int]:
@@ -49,20 +43,6 @@ def read_as_nobody(paths: Sequence[Path | str]) -> list[str]:
         text=True,
     )
     return ended.stdout.splitlines()
-
-
-def set_records(port: int, records: Mapping[str, bytes]) -> None:
-    """Set ``records``, of `accel_rl.parallel.team`, in the store at ``port`` of this machine.
-
-    By the wire protocol of torch's TCPStore alone, as a program without torch could.
-    """
-    message = [_VALIDATE]
-    for name, value in records.items():
-        key = f"/accel_rl/{name}".encode()
-        for each in (key, value):
-            message += [_SET if each is key else b"", struct.pack("<Q", len(each)), each]
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-        connection.sendall(b"".join(message))
 
 
 def make_readable(key: Path) -> None:

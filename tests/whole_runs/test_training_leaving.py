@@ -14,7 +14,6 @@ from launched_runs import ENDLESS, REPOSITORY, SMALL, launched, wait_for
 
 from accel_rl.cli.run import _run_in_team
 from accel_rl.parallel import Ranks, Team
-from accel_rl.parallel.meeting import open_loopback_store
 from accel_rl.runs.checkpoint import list_checkpoints
 from accel_rl.system.console import LastingConsole
 from accel_rl.system.stopping import LAUNCHER_VARIABLE, StopRequest
@@ -121,15 +120,3 @@ def test_learners_that_are_stopped_before_they_listen_are_no_failure(tmp_path: P
         wait_for(lambda: len(launcher.children()) == 2, run.process)
         run.process.send_signal(signal.SIGTERM)
         assert run.ends(128 + signal.SIGTERM) == ""
-
-
-def test_store_of_the_launcher_is_reached_from_this_machine_alone() -> None:
-    store = open_loopback_store()
-    listening = [
-        each.laddr.ip
-        for each in psutil.Process().net_connections("tcp")
-        if each.status == psutil.CONN_LISTEN and each.laddr.port == store.port
-    ]
-    assert listening == ["127.0.0.1"]
-    store.set("key", "value")
-    assert store.get("key") == b"value"

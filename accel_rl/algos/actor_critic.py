@@ -14,24 +14,19 @@ from accel_rl.algos.returns import fold_truncation, generalized_advantages, valu
 from accel_rl.algos.task import Network
 from accel_rl.models import (
     PolicyValue,
-    PolicyValueModel,
     Sequences,
     make_model,
     make_recurrent_model,
 )
-from accel_rl.models.joined import JoinedNetwork
-from accel_rl.models.own import make_own_mapping_model
 from accel_rl.models.policy_value import WithFree
 from accel_rl.models.recurrent import RecurrentWithFree
 from accel_rl.parallel import Exchange
 from accel_rl.settings import option, when
 from accel_rl.spaces import (
     Leaf,
-    Space,
     describe,
     first_leaf,
     map_leaves,
-    tensor_views,
     without_mask,
 )
 
@@ -126,23 +121,8 @@ def make_policy_agent(network: Network, *, scale_actions: bool = True) -> ActorC
         if num_free:
             recurrent = RecurrentWithFree(recurrent, num_free).to(device)
         return RecurrentAgent(recurrent, **common)
-    model = _make_network(network, space, num_heads)
+    model = make_model(network.model, space, num_heads, device, network.unmasked)
     return PolicyAgent(WithFree(model, num_free).to(device) if num_free else model, **common)
-
-
-def _make_network(network: Network, space: Space, num_heads: int) -> PolicyValueModel:
-    name, device, given = network.model, network.device, network.observations
-    if isinstance(space, Leaf):
-        return make_model(name, space, num_heads, device, network.unmasked)
-    if ":" in name:
-        tensors = None if given is None else tensor_views(network.env.observation, given)
-        return make_own_mapping_model(name, space, num_heads, device, without_mask(tensors))
-    if name not in ("auto", "mlp"):
-        raise ValueError(
-            f"model={name} is for one image, and the observations of {network.env.name} are "
-            f"{describe(space)}; use model=auto, which joins them, or module:function"
-        )
-    return JoinedNetwork(space, num_heads).to(device)
 
 
 def evaluate(

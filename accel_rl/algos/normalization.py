@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from accel_rl.agents import Normalizer, RolloutTensors
 from accel_rl.algos.returns import discounted_returns
 from accel_rl.algos.task import Task
-from accel_rl.models.joined import indicated
+from accel_rl.models.joined import convolves, indicated
 from accel_rl.parallel import Exchange
 from accel_rl.spaces import ACTION_MASK, OBSERVATION, Leaf, without_mask
 
@@ -129,7 +130,7 @@ class Normalization:
         self._observations: dict[str, Moments] | None = None
         self._rewards: Moments | None = None
         if config.normalize_observation:
-            leaves = normalized_leaves(task.env.observation)
+            leaves = normalized_leaves(task.env.observation, agent.model)
             self._observations = {
                 name: Moments(name, leaf.shape, exchange) for name, leaf in leaves.items()
             }
@@ -215,11 +216,11 @@ class Normalization:
                 self._sums = sums.to(self._sums.device).clone()
 
 
-def normalized_leaves(observation: Any) -> dict[str, Leaf]:
+def normalized_leaves(observation: Any, network: nn.Module) -> dict[str, Leaf]:
     """Return the leaves of an observation that are normalized, by their names.
 
-    All but action masks, pictures, and the integers of a mapping that a network takes as names of
-    their values (`indicated`). A single leaf is `OBSERVATION`.
+    All but action masks, pictures that ``network`` scales, and the integers of a mapping that it
+    takes as names of their values (`indicated`). A single leaf is `OBSERVATION`.
 
     Raises:
         ValueError: There is none, or a leaf lies in an inner mapping.
@@ -232,10 +233,15 @@ def normalized_leaves(observation: Any) -> dict[str, Leaf]:
             "mapping in it; leave it out, or flatten the observations"
         )
     is_alone = isinstance(without_mask(observation), Leaf)
+
+    def is_picture(leaf: Leaf) -> bool:
+        is_bytes = len(leaf.shape) == 3 and leaf.dtype == np.uint8
+        return is_bytes or convolves(network, leaf, is_alone)
+
     numbers = {
         name: leaf
         for name, leaf in leaves.items()
-        if len(leaf.shape) != 3 and (is_alone or indicated(leaf) is None)
+        if not is_picture(leaf) and (is_alone or indicated(leaf) is None)
     }
     if not numbers:
         raise ValueError(

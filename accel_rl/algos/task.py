@@ -11,7 +11,7 @@ from accel_rl.capture import EAGER, Capture
 from accel_rl.envs.base import EnvSpec
 from accel_rl.models import MemorySpec, PreviousInputs
 from accel_rl.parallel import ALONE, ParallelConfig, Ranks
-from accel_rl.spaces import OBSERVATION
+from accel_rl.spaces import tensor_views, without_mask
 
 
 class Network(NamedTuple):
@@ -51,10 +51,10 @@ class Network(NamedTuple):
         return MemorySpec("gru" if self.gru else "lstm", previous)
 
     @property
-    def unmasked(self) -> NDArray[Any] | None:
-        """The ``observations`` without their mask, if one array is left."""
+    def unmasked(self) -> Any:
+        """The ``observations`` without their mask, tensors; None if there are none."""
         given = self.observations
-        return given if given is None or given.dtype.names is None else given[OBSERVATION]
+        return None if given is None else without_mask(tensor_views(self.env.observation, given))
 
     def check_given(self, user: str, *names: str) -> None:
         """Check that no network is asked for, by an algorithm with networks of its own.

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from accel_rl.models.image import A3C_NET, ImageNetwork, image_trunk, picture_of
+from accel_rl.models.image import A3C_NET, ImageNetwork, PixelConv, image_trunk, picture_of
 from accel_rl.models.mlp import HIDDEN, linear
 from accel_rl.models.policy_value import SharedNetwork
 from accel_rl.spaces import Leaf, Space, follow, leaves_of
@@ -45,6 +45,15 @@ class JoinedNetwork(SharedNetwork):
         pairs = zip(trunks, self._paths, strict=True)
         seen = torch.cat([trunk.features(follow(observation, path)) for trunk, path in pairs], 1)
         return torch.tanh(self.joined(seen))
+
+
+def convolves(network: nn.Module, leaf: Leaf, is_alone: bool) -> bool:
+    """Return whether a network reads a leaf, perhaps all of an observation, as a picture."""
+    if len(leaf.shape) != 3:
+        return False
+    if is_alone:
+        return any(isinstance(layer, PixelConv) for layer in network.modules())
+    return A3C_NET.fits(picture_of(leaf))
 
 
 def indicated(leaf: Leaf) -> list[int] | None:

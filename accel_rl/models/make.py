@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 
 from accel_rl.models.image import (
     A3C_NET,
@@ -21,6 +20,7 @@ from accel_rl.models.image import (
     Picture,
     picture_of,
 )
+from accel_rl.models.joined import JoinedNetwork
 from accel_rl.models.layer_norm import (
     LSTM_WIDTH,
     PQN_MINATAR_NET,
@@ -44,7 +44,7 @@ from accel_rl.models.recurrent_q import (
     make_recurrent_mlp_q_network,
 )
 from accel_rl.models.residual import IMPALA_NET
-from accel_rl.spaces import Leaf, describe
+from accel_rl.spaces import Leaf, Space, describe
 
 _IMAGE_SPECS = {
     spec.name: spec
@@ -61,10 +61,10 @@ _CPU = torch.device("cpu")
 
 def make_model(
     name: str,
-    observation: Leaf,
+    observation: Space,
     num_actions: int,
     device: torch.device = _CPU,
-    observations: NDArray[Any] | None = None,
+    observations: Any = None,
 ) -> PolicyValueModel:
     """Return a network for policies, with fresh parameters from torch's global generator.
 
@@ -72,8 +72,9 @@ def make_model(
         name: ``auto``; for pictures ``a3c``, ``dqn``, ``nature``, ``nips``,
             ``impala``, ``minatar``, ``paac_nature`` or ``ga3c_large_stride4`` (or 3, 2, 1); ``mlp``
             for other observations; or ``module:function`` of your own. ``auto`` is ``a3c`` for
-            pictures that are large enough for it, else ``mlp``.
-        observation: the space of observations, one array.
+            pictures that are large enough for it, else ``mlp``; of a mapping it joins networks for
+            each leaf.
+        observation: the space of observations.
         num_actions: number of logits, ``A``.
         device: device of the parameters.
         observations: two observations, ``[2, ...]``, with which a network of your own is tested.
@@ -82,8 +83,14 @@ def make_model(
         ValueError: there is no such network, or it does not fit the observations.
     """
     if ":" in name:
-        shapes = observation.shape, observation.dtype, num_actions
-        return make_own_model(name, *shapes, device, observations)
+        return make_own_model(name, observation, num_actions, device, observations)
+    if not isinstance(observation, Leaf):
+        if name not in ("auto", "mlp"):
+            raise ValueError(
+                f"model={name} is for one picture, and observations are {describe(observation)}; "
+                f"use model=auto, which joins them, or module:function"
+            )
+        return JoinedNetwork(observation, num_actions).to(device)
     spec, picture = _choose(name, "a3c", observation)
     if spec is None:
         return MLP(observation.shape, num_actions).to(device)
@@ -126,7 +133,7 @@ def make_q_model(
     num_atoms: int = 1,
     is_dueling: bool = False,
     device: torch.device = _CPU,
-    observations: NDArray[Any] | None = None,
+    observations: Any = None,
 ) -> QModel:
     """Return a network for Q-learning, with fresh parameters from torch's global generator.
 
@@ -144,8 +151,8 @@ def make_q_model(
         ValueError: there is no such network, or it does not fit the observations.
     """
     if ":" in name:
-        shapes = observation.shape, observation.dtype, num_actions
-        return make_own_q_model(name, *shapes, num_atoms, is_dueling, device, observations)
+        outputs = num_actions, num_atoms, is_dueling
+        return make_own_q_model(name, observation, *outputs, device, observations)
     if name == "pqn":
         if is_dueling:
             raise ValueError(

@@ -20,8 +20,7 @@ from rich.console import Console
 from torch import nn
 
 from accel_rl.config import TrainConfig
-from accel_rl.models.image import PixelConv
-from accel_rl.models.make import fits_images
+from accel_rl.models.joined import convolves
 from accel_rl.parallel import Team, TeamError
 from accel_rl.runs.directory import describe_machine, log_to, run_place, write_config
 from accel_rl.runs.files import WriteError, explain
@@ -315,10 +314,9 @@ def _flattened(config: TrainConfig, space: Space, network: nn.Module) -> Iterato
     """Which observations that look like pictures go through no convolutions."""
     if ":" in config.model:
         return
-    convolves = any(isinstance(each, PixelConv) for each in network.modules())
     for path, leaf in leaves_of(space):
         is_picture = len(leaf.shape) == 3 or sum(size >= 16 for size in leaf.shape) >= 2
-        if is_picture and not (fits_images("a3c", leaf) if path else convolves):
+        if is_picture and not convolves(network, leaf, not path):
             yield (
                 f"observations of {config.env}{f' ({path[-1]})' if path else ''} of shape "
                 f"{list(leaf.shape)} go into dense layers, as numbers; convolutions take pictures "

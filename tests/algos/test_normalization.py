@@ -19,6 +19,7 @@ from accel_rl.parallel import Ranks, Running, Team, share_running
 from accel_rl.spaces import Leaf, discrete
 
 FLOATS = Leaf((3,), np.dtype(np.float32))
+NETWORK = torch.nn.Identity()
 ALONE: Any = SimpleNamespace(
     sum=lambda x: x,
     running=lambda name, value: Running(value),
@@ -170,21 +171,30 @@ def test_state_goes_on_to_the_bit() -> None:
 def test_images_and_masks_are_left_as_they_are() -> None:
     image = Leaf((3, 8, 8), np.dtype(np.uint8), 0, 255)
     mask = Leaf((4,), np.dtype(np.bool_))
-    leaves = normalized_leaves({"camera": image, "action_mask": mask, "speed": FLOATS})
+    leaves = normalized_leaves({"camera": image, "action_mask": mask, "speed": FLOATS}, NETWORK)
     assert list(leaves) == ["speed"]
     with pytest.raises(ValueError, match="normalize_observation=true is for numbers, and obs"):
-        normalized_leaves(image)
+        normalized_leaves(image, NETWORK)
+    floats = Leaf((3, 44, 44), np.dtype(np.float32), 0, 255)
+    assert list(normalized_leaves({"camera": floats, "speed": FLOATS}, NETWORK)) == ["speed"]
+    with pytest.raises(ValueError, match="observations are pictures, which networks scale"):
+        normalized_leaves(floats, make_model("auto", floats, 2))
+    assert list(normalized_leaves(floats, make_model("mlp", floats, 2))) == ["observation"]
+    small = Leaf((3, 5, 5), np.dtype(np.float32), 0, 1)
+    assert list(normalized_leaves({"board": small}, NETWORK)) == ["board"]
     with pytest.raises(ValueError, match="takes observations of one mapping"):
-        normalized_leaves({"inner": {"speed": FLOATS}})
+        normalized_leaves({"inner": {"speed": FLOATS}}, NETWORK)
 
 
 def test_integers_that_name_something_are_normalized_only_alone() -> None:
     """Beside others a network takes them as indicators of their values."""
     names = {"direction": discrete(4), "speed": FLOATS, "far": Leaf((), np.dtype(np.int32))}
-    assert list(normalized_leaves(names)) == ["speed", "far"]
-    assert list(normalized_leaves(discrete(4))) == ["observation"]
-    assert list(normalized_leaves({"direction": FLOATS, "kind": discrete(3)})) == ["direction"]
+    assert list(normalized_leaves(names, NETWORK)) == ["speed", "far"]
+    assert list(normalized_leaves(discrete(4), NETWORK)) == ["observation"]
+    assert list(normalized_leaves({"direction": FLOATS, "kind": discrete(3)}, NETWORK)) == [
+        "direction"
+    ]
     with pytest.raises(ValueError, match="or integers that are names; leave it out"):
-        normalized_leaves({"kind": discrete(3)})
+        normalized_leaves({"kind": discrete(3)}, NETWORK)
     masked = {"observation": discrete(4), "action_mask": Leaf((4,), np.dtype(np.bool_))}
-    assert list(normalized_leaves(masked)) == ["observation"]
+    assert list(normalized_leaves(masked, NETWORK)) == ["observation"]

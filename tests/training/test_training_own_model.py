@@ -171,8 +171,8 @@ def test_refusal_is_one_message_before_anything_is_made(
     assert main(["algo=a2c", "env=catch", "model=my_nets:Q", "serial=true", *more]) == 1
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith(
-        "error: model=my_nets:Q cannot be called with (observation_shape=(10, 5), num_actions=3): "
-        "missing a required argument: 'num_atoms'"
+        "error: model=my_nets:Q: its call with (observation_shape=(10, 5), num_actions=3) failed: "
+        "TypeError: Q.__init__() missing 2 required positional arguments: 'num_atoms'"
     )
     assert not (folder / "runs").exists()
 

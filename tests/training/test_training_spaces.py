@@ -69,7 +69,7 @@ OWN = "algo=examples.own_algorithm:make"
 
 
 REFUSED = [
-    ("algo=ppo env=breakout normalize_observation=true", "normalize_observation=true.* images"),
+    ("algo=ppo env=breakout normalize_observation=true", "normalize_observation=true.* pictures"),
     ("algo=dqn env=Pendulum-v1", "DQN .* actions of .* Pendulum-v1 .* algo=a2c and algo=ppo"),
     (f"{OWN} env=control_envs:MaskedGrid", "Smooth .* leaf action_mask, .* use algo=a2c or"),
     ("algo=ppo env=control_envs:Aim lstm=true", "a memory needs .* leave out lstm or gru"),
@@ -81,7 +81,7 @@ SLOWLY_REFUSED = [
     ("algo=ga3c env=control_envs:ToldMask info_keys=action_mask", "action_mask, .* algo=a2c or"),
     (f"{OWN} env=Pendulum-v1", "Smooth cannot use .* actions of environment Pendulum-v1"),
     (f"algo=ppo {HERE}:Integers", "integers between bounds, .* 100,000 values"),
-    ("algo=ppo env=control_envs:Aim model=nature", "model=nature is for one image, .*=auto"),
+    ("algo=ppo env=control_envs:Aim model=nature", "model=nature is for one picture, .*=auto"),
 ]
 
 

@@ -187,6 +187,12 @@ class TrainConfig:
                 f"{self.total_steps}: the schedule would be at its end before the run is; "
                 f"use schedule_steps={self.total_steps} or more, or a smaller total_steps"
             )
+        is_by_steps = self.evaluation_interval > 0 and self.evaluation_episodes is None
+        if is_by_steps and self.evaluation_steps < self.evaluation_envs:
+            raise ValueError(
+                f"evaluation_envs={self.evaluation_envs} is more than evaluation_steps="
+                f"{self.evaluation_steps}, which they take together; use fewer"
+            )
         if self.gpus is not None and self.gpus < 0:
             raise ValueError(f"gpus is {self.gpus}; it must be at least 0")
         if self.learners is not None and self.learners < 1:

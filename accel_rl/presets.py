@@ -393,11 +393,6 @@ def rainbow(batch_size: int = 512) -> TrainConfig:
     return _q_learning("rainbow", batch_size, learner)
 
 
-def eps_rainbow(batch_size: int = 512) -> TrainConfig:
-    """The same as rainbow (arXiv:1803.02811); docs/algorithms/rainbow.md lists all deviations"""
-    return replace(rainbow(batch_size), algo="eps_rainbow")
-
-
 def r2d2() -> TrainConfig:
     """R2D2 (Kapturowski et al. 2019): Q-learning from sequences, with an LSTM
 
@@ -503,7 +498,6 @@ PRESETS: dict[str, Callable[..., TrainConfig]] = {
         double_dqn,
         cat_dqn,
         rainbow,
-        eps_rainbow,
         r2d2,
         pqn,
         sac,

@@ -117,8 +117,6 @@ def _parse(
     options = {option.key: option for option in list_options(base)}
     full = {resolve_key(key, options) for key in names if key not in ("algo", "config")}
     _refuse_idle(config, {key: text for key, text in texts.items() if key in full})
-    if config.resume is None:
-        _refuse_what_older_runs_may_have(config)
     return config
 
 
@@ -381,12 +379,3 @@ def _refuse_foreign(base: TrainConfig, given: Mapping[str, str]) -> None:
 
 def _names(config: TrainConfig) -> set[str]:
     return {name for option in list_options(config) for name in (option.key, option.name)}
-
-
-def _refuse_what_older_runs_may_have(config: TrainConfig) -> None:
-    is_by_steps = config.evaluation_interval > 0 and config.evaluation_episodes is None
-    if is_by_steps and config.evaluation_steps < config.evaluation_envs:
-        raise ValueError(
-            f"evaluation_envs={config.evaluation_envs} is more than evaluation_steps="
-            f"{config.evaluation_steps}, which they take together; use fewer"
-        )

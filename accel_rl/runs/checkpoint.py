@@ -41,8 +41,6 @@ from accel_rl.system.signing import sign, user_key
 
 FORMAT = 5
 """raised when what a checkpoint holds changes"""
-LAST_READERS = {3: "a32f15f", 4: "d8b67c0"}
-"""by format, the last commit that reads checkpoints of it"""
 COUNTS = ("steps", "frames", "updates", "episodes", "training_seconds")
 _NAME = re.compile(r"steps_[0-9]{12,}\.pt")
 PART = ("algorithm", "sampler", "recurrent_state", "signature", "torch_rng")
@@ -231,11 +229,9 @@ def load_checkpoint(path: Path, names: Collection[str] | None = None) -> dict[st
     if type(found) is not int:
         raise DamagedError(f"{path} is not a checkpoint of accel_rl")
     if found != FORMAT:
-        reader = LAST_READERS.get(found)
-        last = f", or commit {reader}, the last that reads it" if reader else ""
         raise ValueError(
             f"{path} is a checkpoint of another version of accel_rl (format {found}, this one "
-            f"reads {FORMAT}); use the version that the run's train.log names{last}"
+            f"reads {FORMAT}); use the version that the run's train.log names"
         )
     if not is_sealed:
         raise DamagedError(f"{path} is damaged: its end is missing")

@@ -6,6 +6,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -278,8 +279,10 @@ class Others:
                         f"the parameters of learner {rank} are no longer those of learner 0, after "
                         f"{steps:,} steps; go on from the last checkpoint with resume=RUN_DIR"
                     )
+        # Of all learners by turns, so that the last ones are not those of one learner.
+        by_turns = zip_longest(*(report.episodes[::-1] for report in reports))
         return Report(
-            episodes=_spread(reports),
+            episodes=[each for turn in by_turns for each in turn if each is not None][::-1],
             num_episodes=sum(report.num_episodes for report in reports),
             metrics=mean_numbers([report.metrics for report in reports]),
             exchange=merge_exchanges([report.exchange for report in reports]),
@@ -310,17 +313,6 @@ def _join(reports: Sequence[Report]) -> Report:
         metrics=mean_numbers([report.metrics for report in reports]),
         exchange=merge_exchanges([report.exchange for report in reports], adds_seconds=True),
     )
-
-
-def _spread(reports: Sequence[Report]) -> list[Episode]:
-    """The episodes of several learners as if each one's had ended at equal distances of time, so
-    that the last ones are of all learners."""
-    placed = [
-        (1 + behind / report.num_episodes, episode)
-        for report in reports
-        for behind, episode in enumerate(report.episodes, 1 - len(report.episodes))
-    ]
-    return [episode for _, episode in sorted(placed, key=lambda each: each[0])]
 
 
 def mean_numbers(each: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -65,7 +65,6 @@ class Overlapped:
         self._sampler = sampler
         self._agent = copy.deepcopy(agent)
         self.server = ActionServer(self._agent, sampler, device, keeps_rollout=True)
-        self.finish = self._finish if device.type == "cuda" else self.server.finish
         self._acting = FlatParameters(self._agent.model)
         self._learning_agent, self._learner = agent, learner
         if self._behaviour is not None:
@@ -113,6 +112,11 @@ class Overlapped:
         self._acting.parameter.copy_(self._exchange.parameters.parameter)
         self._agent.follow(self._learning_agent)
 
+    def finish(self) -> RolloutTensors:
+        """Return what was collected, on the learner's device."""
+        with self._is_acting():
+            return self.server.finish()
+
     def update(self, batch: RolloutTensors, progress: float, steps: int) -> Metrics:
         """Learn from ``batch`` in the thread; meanwhile, if the run goes on, collect the next.
 
@@ -148,10 +152,6 @@ class Overlapped:
                 torch.cuda.current_stream(self._device).wait_stream(self._acting_stream)
         if self.is_ahead:
             self._sampler.close()
-
-    def _finish(self) -> RolloutTensors:
-        with self._is_acting():
-            return self.server.finish()
 
     @contextmanager
     def _is_acting(self) -> Iterator[None]:

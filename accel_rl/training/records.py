@@ -14,7 +14,7 @@ import torch
 from accel_rl.runs.checkpoint import PART, save_checkpoint, save_if_best, save_part
 from accel_rl.runs.directory import plain_options
 from accel_rl.runs.files import draw_or_warn
-from accel_rl.runs.tables import EPISODE_WINDOW, CurveRows, MetricsWriter
+from accel_rl.runs.tables import CurveRows, MetricsWriter
 from accel_rl.samplers.base import Episode, SamplerTimes
 from accel_rl.system.stopping import Interrupted, StopRequest
 from accel_rl.trackers import TENSORBOARD, Trackers
@@ -44,8 +44,6 @@ from accel_rl.training.progress import (
 
 CURVE_SECONDS = 60.0
 """between two drawings of the learning curve: each takes a third of a second from training"""
-_COMPARED_ROWS = 10
-"""rows, in one of which learners in step compare their parameters, which waits for the device"""
 _END = 2**62
 """more steps than any run has"""
 
@@ -77,7 +75,6 @@ class Records:
         self._rows = rows
         info_keys = rows.info_keys if rows is not None else ()
         self.scores = Scores(info_keys)
-        self._unseen_keys = tuple(info_keys)
         self._has_told_clipping = False
         self._unreported = Scores()  # where there are others, among whose a row puts them
         self._config, self._run_dir = config, run_dir
@@ -87,7 +84,7 @@ class Records:
         self._others = Others(team, exchange, max(0, self.updates - self._own_updates))
         self._learner_metrics = LearnerMetrics(exchange.parameters.gradient.device)
         self._log = Interval(config.row_steps, self.steps)
-        self._num_rows = 0  # since this process began
+        self._is_compared = False  # with others' parameters, which waits for the device
         self._checkpoint = Interval(config.checkpoint_steps, self.steps)
         self._saved_steps = -1 if saved is None else self.steps
         self._has_unsaved_evaluation = False
@@ -106,7 +103,6 @@ class Records:
             if saved is not None:
                 self.scores.set_state(saved["recorder"]["scores"])
                 self._learner_metrics.set_state(saved["recorder"]["learner_metrics"])
-        self._earlier_episodes = self.scores.num_episodes
         self._earlier_seconds = counts["training_seconds"]
         self._evaluating_seconds = self._logging_seconds = self._saving_seconds = 0.0
         self.begin(SamplerTimes(0.0, 0.0, 0.0))
@@ -200,9 +196,10 @@ class Records:
             ValueError: the learner told a metric that is not among its `metric_names`.
         """
         metrics = self._learner_metrics.take()
-        own = make_report(
-            self._team, self._exchange, self._unreported, metrics, compares=self._compares()
-        )
+        # In the first row after each checkpoint, and in the last one.
+        compares = not self._is_compared or self.steps >= self._config.planned_steps
+        self._is_compared = True
+        own = make_report(self._team, self._exchange, self._unreported, metrics, compares=compares)
         if self._rows is None:
             self._team.post(own)
             self._last_row = self._read()
@@ -239,7 +236,6 @@ class Records:
         self._before_last_row, self._last_row = before, now
         _LOGGER.info(line(status))
         self._rows.on_row(row)
-        self._tell_of_unseen_keys(row)
         if row.get(CLIPPED, 0.0) > 0.5 and not self._has_told_clipping:
             self._has_told_clipping = True
             self._say(
@@ -248,25 +244,6 @@ class Records:
                 f"scores do not rise, a smaller learner.lr may help, or algo=sac"
             )
         self._refuse(name for name, value in report.metrics.items() if not math.isfinite(value))
-
-    def _compares(self) -> bool:
-        """Whether this row compares learners' parameters: the first does, the last, and each tenth.
-
-        Learners in step have their rows in common.
-        """
-        number = self._num_rows
-        self._num_rows += 1
-        return number % _COMPARED_ROWS == 0 or self.steps >= self._config.planned_steps
-
-    def _tell_of_unseen_keys(self, row: Mapping[str, float]) -> None:
-        """Once, when so many episodes have ended that a key which none told may be mistyped."""
-        num_episodes = self.scores.num_episodes - self._earlier_episodes
-        if not self._unseen_keys or num_episodes < EPISODE_WINDOW:
-            return
-        unseen = [k for k in self._unseen_keys if math.isnan(row[f"episode_info_{k}_mean"])]
-        self._unseen_keys = ()
-        if unseen:
-            self._say(f"info_keys: none of the last episodes told a number for {', '.join(unseen)}")
 
     def _refuse(self, diverged: Iterable[str]) -> None:
         """Raises FloatingPointError if there are metrics that have ``diverged``."""
@@ -329,6 +306,7 @@ class Records:
             SamplerError: it was written without the simulators, which have failed.
             TeamError: another learner has not saved its part.
         """
+        self._is_compared = False
         if self._rows is None:
             if not alone:
                 self._save_part(is_last=due is None)
@@ -379,21 +357,9 @@ class Records:
         self.write_last_row(alone=alone)
         if self._rows is None:
             return
-        if not alone and not self._others.are_in_step:
-            self._count_late_reports()
         began = perf_counter()
         self.draw_curve(is_last=True)  # may load Matplotlib, for seconds that no training takes
         self._began += perf_counter() - began
-
-    def _count_late_reports(self) -> None:
-        """What others have reported since the last row, behind which no steps were taken."""
-        own = make_report(self._team, self._exchange, self._unreported, {}, compares=False)
-        late = self._others.merge(own, self.steps)
-        updates = self._own_updates + self._others.num_updates
-        if late.episodes or updates != self.updates:
-            self.scores.add(late.episodes, late.num_episodes)
-            self.updates = updates
-            self._saved_steps = -1  # a checkpoint of this step is to be written again
 
     def close(self) -> None:
         """Closes files; calling it again does nothing."""

@@ -238,21 +238,6 @@ def describe_resumed(saved: Mapping[str, Any], config: TrainConfig, num_learners
     return line
 
 
-def describe_idleness(saved: Mapping[str, Any], config: TrainConfig) -> str | None:
-    """A line for people where the run goes on to its end without learning anything more.
-
-    No refusal, for a sweep could never be done with it.
-    """
-    steps = int(saved["counts"]["steps"])
-    begin = config.learner.begins_after(steps, saved["algorithm"])
-    if begin == steps or begin < config.planned_steps:
-        return None
-    return (
-        f"nothing more will be learned: learning begins again after {begin:,} steps, and "
-        f"total_steps={config.total_steps:,} are over before; give more total_steps"
-    )
-
-
 def _refuse_changes(before: TrainConfig, config: TrainConfig) -> None:
     values = {option.key: option.default for option in list_options(before)}
     for option in list_options(config):

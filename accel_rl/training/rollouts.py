@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -61,18 +60,14 @@ class Experience(Protocol):
         `update` learns from the one that ``steps`` counts."""
         ...
 
-    @property
-    def collect(self) -> Callable[[], object]:
+    def collect(self) -> None:
         """Collects a rollout, or takes the one that is ahead."""
-        ...
 
-    @property
-    def finish(self) -> Callable[[], RolloutTensors]:
+    def finish(self) -> RolloutTensors:
         """Gives what was collected, on the learner's device."""
         ...
 
-    @property
-    def update(self) -> Callable[[RolloutTensors, float, int], Metrics]:
+    def update(self, batch: RolloutTensors, progress: float, steps: int) -> Metrics:
         """Learns from it: as the learner's."""
         ...
 
@@ -89,10 +84,16 @@ class InTurns:
         self, sampler: RolloutSampler, server: Server, learner: Learner, num_threads: int
     ) -> None:
         self.num_threads = num_threads
-        # Bound, so that nothing stands between the loop and the work.
-        self.collect = partial(sampler.collect, server)
-        self.finish = server.finish
-        self.update = learner.update
+        self._sampler, self._server, self._learner = sampler, server, learner
+
+    def collect(self) -> None:
+        self._sampler.collect(self._server)
+
+    def finish(self) -> RolloutTensors:
+        return self._server.finish()
+
+    def update(self, batch: RolloutTensors, progress: float, steps: int) -> Metrics:
+        return self._learner.update(batch, progress, steps)
 
     def begin(self, goes_on: Callable[[int], bool]) -> None:
         """Nothing is collected meanwhile."""

@@ -43,7 +43,6 @@ from accel_rl.training.progress import LINE_SECONDS, Progress, ProgressHandler, 
 from accel_rl.training.records import Records
 from accel_rl.training.resume import (
     begin,
-    describe_idleness,
     describe_resumed,
     load_saved,
     without_loaded,
@@ -264,8 +263,6 @@ def first_lines(run: AnyRun, saved: Mapping[str, Any] | None) -> Iterator[str]:
         yield f"the run is {UNSIGNED}"
     if saved is not None:
         yield describe_resumed(saved, config, ranks.size)
-        if idleness := describe_idleness(saved, config):
-            yield idleness
     if config.planned_steps != config.total_steps:
         is_far = config.planned_steps > 2 * config.total_steps
         advice = "; a smaller horizon or num_envs takes fewer steps" if is_far else ""

@@ -21,7 +21,7 @@ NETWORKS = {
     **dict.fromkeys(("a2c_baselines", "ppo_baselines"), "nature"),
     **dict.fromkeys(("paac", "ga3c"), "nips"),
     **dict.fromkeys(("dqn", "async_dqn", "double_dqn", "cat_dqn"), "dqn"),
-    **dict.fromkeys(("rainbow", "eps_rainbow"), "dqn"),
+    "rainbow": "dqn",
     "impala": "impala",
     "pqn": "pqn",
 }

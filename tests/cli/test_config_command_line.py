@@ -265,7 +265,7 @@ def test_help_is_no_wider_than_the_terminal(width: int) -> None:
 
 BAD = """
 env=braekout | breakout
-model=nature env=CartPole-v1 | model=nature images
+model=nature env=CartPole-v1 | model=nature pictures
 
 total_step=5 | total_steps
 env=braekout serial=true | breakout

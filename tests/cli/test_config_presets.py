@@ -173,7 +173,7 @@ def test_adam_of_categorical_dqn_has_the_epsilon_of_its_batch() -> None:
 def test_preset_trains_like_a_training_run(name: str) -> None:
     config = PRESETS[name]()
     is_mujoco = name in ("ppo_mujoco", "sac")
-    assert config.algo == name or name == "eps_rainbow"
+    assert config.algo == name
     assert config.env == ("HalfCheetah-v5" if is_mujoco else "pong")
     assert config.seed == 0
     assert config.sampler.decorrelation_steps == (0 if is_mujoco else 2_000)

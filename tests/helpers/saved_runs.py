@@ -23,7 +23,6 @@ SMALL_DQN = ["algo=dqn", "horizon=4", "min_steps=20", "replay_size=200", "batch_
 Q_LEARNING = SMALL_DQN[1:]
 SMALL_OPTIONS = {
     **dict.fromkeys(("dqn", "async_dqn", "double_dqn", "cat_dqn", "rainbow"), Q_LEARNING),
-    "eps_rainbow": Q_LEARNING,
     "r2d2": ["min_steps=400", "replay_size=2000", "total_steps=440"],
     "pqn": ["minibatch_size=64"],
     "ga3c": ["serial=false", "num_envs=4"],

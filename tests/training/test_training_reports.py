@@ -65,22 +65,6 @@ def test_message_of_torch_is_told_without_its_source_and_guesses() -> None:
     assert first_line(RuntimeError()) == "RuntimeError"
 
 
-def test_reports_that_came_behind_the_last_row_count_and_are_saved() -> None:
-    others, second = make_others(num_sharing=1)
-    team: Any = SimpleNamespace(ranks=SimpleNamespace(size=2))
-    exchange: Any = SimpleNamespace(num_sharing=1, num_updates=8, take_metrics=dict)
-    recorder: Any = SimpleNamespace(
-        _others=others, _team=team, _exchange=exchange, _own_updates=8, _saved_steps=100, steps=100
-    )
-    recorder.scores, recorder._unreported, recorder.updates = Scores(), Scores(), 8
-    Records._count_late_reports(recorder)
-    assert (recorder.updates, recorder._saved_steps) == (8, 100)
-    late = report(num_updates=5)._replace(episodes=episodes(1.0, 1), num_episodes=1, exchange={})
-    second.post(late)
-    Records._count_late_reports(recorder)
-    assert (recorder.updates, recorder._saved_steps, recorder.scores.num_episodes) == (13, -1, 1)
-
-
 @pytest.mark.parametrize("num_messages", [1, 4])
 def test_score_of_several_learners_is_that_of_all(num_messages: int) -> None:
     others, second = make_others(num_sharing=1)
@@ -98,9 +82,8 @@ def test_score_of_several_learners_is_that_of_all(num_messages: int) -> None:
     assert first.take() == ([], 0)
 
 
-@pytest.mark.parametrize("log_interval", [80, 20], ids=["a_rollout_a_row", "rollouts_are_longer"])
-def test_parameters_are_compared_in_the_first_row_each_tenth_and_the_last(
-    log_interval: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_parameters_are_compared_in_the_first_row_after_a_checkpoint_and_in_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a learner that is not the first; the others do so in the same rows."""
     team: Any = SimpleNamespace(ranks=Ranks(1, 2, 1, 2), post=lambda each: posted.append(each))
@@ -109,14 +92,17 @@ def test_parameters_are_compared_in_the_first_row_each_tenth_and_the_last(
     )
     posted: list[Report] = []
     monkeypatch.setattr(metrics, "fingerprint", lambda _: 7)
-    config = TrainConfig(log_interval=log_interval, total_steps=1_900)
+    config = TrainConfig(log_interval=80, total_steps=1_900)
     records = Records(Recorded(config, tmp_path, team, exchange, dict))
+    monkeypatch.setattr(records, "_save_part", lambda **_: None)
     compared = []
     for steps in range(80, 1_921, 80):
         records.steps = steps
         records.write_row()
         compared += [steps] * (posted[-1].fingerprint == 7)
-    assert compared == [80, 880, 1_680, 1_920] and len(posted) == 24
+        if steps in (400, 800):
+            records.save(steps)
+    assert compared == [80, 480, 880, 1_920] and len(posted) == 24
 
 
 def test_seconds_of_a_learner_that_reported_twice_add_up() -> None:

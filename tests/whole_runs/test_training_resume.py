@@ -25,7 +25,6 @@ from accel_rl.system.states import encode_state
 from accel_rl.training import resume
 from accel_rl.training.resume import (
     _refuse_changes,
-    describe_idleness,
     describe_resumed,
     load_last,
 )
@@ -137,15 +136,6 @@ def test_what_starts_anew_is_said(algo: str, saved: dict[str, Any], words: list[
     more = ["min_steps=250"] * (algo == "dqn")
     line = describe_resumed(saved, parse_arguments([f"algo={algo}", "env=catch", *more]))
     assert all(each in line for each in words)
-
-
-def test_end_before_learning_begins_again_is_said() -> None:
-    def said(total_steps: int) -> str | None:
-        options = ["algo=dqn", "env=catch", "min_steps=250", f"total_steps={total_steps}"]
-        return describe_idleness(checkpoint(), parse_arguments(options))
-
-    assert said(2_400) is None
-    assert "give more total_steps" in (said(2_100) or "")
 
 
 @pytest.mark.parametrize("env", [pytest.param("CartPole-v1", marks=pytest.mark.slow), "catch"])

@@ -266,15 +266,13 @@ class Replay:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         map_leaves(Tensor.copy_, self._frames, state["frames"])
-        self._fields["final"].fill_(-1)  # not in earlier ones
         fields = {"action": self._action, **self._fields}
         for name, values in state["fields"].items():
             map_leaves(Tensor.copy_, fields[name], values)
-        if "finals" in state:
-            map_leaves(Tensor.copy_, self._finals, state["finals"])
-            self._count_finals(int(state["num_finals"]))
+        map_leaves(Tensor.copy_, self._finals, state["finals"])
+        self._count_finals(int(state["num_finals"]))
         self._next_age[:] = state["next_age"]
-        self._num_unknown[:] = state.get("num_unknown", 0)  # not in earlier ones
+        self._num_unknown[:] = state["num_unknown"]
         map_leaves(Tensor.copy_, self._next_observation, state["next_observation"])
         self.num_stored = state["num_stored"]
 

@@ -35,7 +35,7 @@ class ClosableQueue(Generic[Item]):
     def __init__(self, capacity: int) -> None:
         assert capacity > 0
         self._capacity = capacity
-        self._items: deque[Item] = deque()
+        self._items: deque[tuple[int, Item]] = deque()  # each with its length
         self._total = 0  # length of all items
         self._changed = Condition()
         self._is_closed = False
@@ -61,12 +61,17 @@ class ClosableQueue(Generic[Item]):
         first = 0
         while first < len(items):
             with self._changed:
-                self._wait(lambda: len(self._items) < self._capacity, "full", timeout_seconds)
+                self._wait(
+                    lambda: len(self._items) < self._capacity or self._is_closed,
+                    "full",
+                    timeout_seconds,
+                )
                 if self._is_closed:
                     raise self._closed("takes nothing more")
                 fitting = items[first : first + self._capacity - len(self._items)]
-                self._items += fitting
-                self._total += sum(map(len, fitting))
+                lengths = list(map(len, fitting))
+                self._items.extend(zip(lengths, fitting, strict=True))
+                self._total += sum(lengths)
                 first += len(fitting)
                 self._changed.notify_all()
 
@@ -81,17 +86,22 @@ class ClosableQueue(Generic[Item]):
         """
         with self._changed:
             self._wait(
-                lambda: self._total >= max(least, 1) or len(self._items) == self._capacity,
+                lambda: (
+                    self._total >= max(least, 1)
+                    or len(self._items) == self._capacity
+                    or self._is_closed
+                ),
                 f"short of {least} samples",
                 timeout_seconds,
             )
             if not self._items:
                 raise self._closed("is empty")
-            taken = [self._items.popleft()]
-            length = len(taken[0])
+            length, item = self._items.popleft()
+            taken = [item]
             while length < least and self._items:
-                taken.append(self._items.popleft())
-                length += len(taken[-1])
+                own, item = self._items.popleft()
+                length += own
+                taken.append(item)
             self._total -= length
             self._changed.notify_all()
             return taken
@@ -121,9 +131,7 @@ class ClosableQueue(Generic[Item]):
     def _wait(self, condition: Callable[[], bool], state: str, timeout_seconds: float) -> None:
         left = timeout_seconds
         # In slices, of which one at most ends while this process is stopped (by Ctrl-Z, say).
-        while not self._changed.wait_for(
-            lambda: condition() or self._is_closed, min(left, _SLICE_SECONDS)
-        ):
+        while not self._changed.wait_for(condition, min(left, _SLICE_SECONDS)):
             left -= _SLICE_SECONDS
             if left <= 0:
                 raise TimeoutError(
@@ -162,7 +170,8 @@ class PriorityLock:
         """Likewise."""
         while True:
             with self._changes:
-                self._changes.wait_for(lambda: not self._num_urgent)
+                while self._num_urgent:
+                    self._changes.wait()
             with self._lock:
                 if not self._num_urgent:  # none came while this one stood in line
                     yield

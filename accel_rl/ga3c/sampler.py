@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from operator import add
 from time import perf_counter
 from typing import Any, NamedTuple, Self
 
@@ -91,6 +92,26 @@ class QueueTimes(NamedTuple):
     predictor_waiting: float = 0.0
     predictor_busy: float = 0.0
     predictor_blocked: float = 0.0
+
+
+class _Ready(NamedTuple):
+    """Agents that were taken from the prediction queue.
+
+    Attributes:
+        agents: Their numbers, in the order in which they became ready.
+        fresh: Those that have taken no step yet.
+        lost: Those whose last step was lost with their worker.
+        num_leaving: How many of ``agents``, the first, are to end.
+        num_queued: Agents left in the queue.
+        waited: Seconds for which their environments have been ready, in sum.
+    """
+
+    agents: list[int]
+    fresh: set[int]
+    lost: set[int]
+    num_leaving: int
+    num_queued: int
+    waited: float
 
 
 class QueuedSampler:
@@ -236,7 +257,8 @@ class QueuedSampler:
             raise ValueError(
                 f"num_agents is {num_agents}; it must be 1 to most_agents={self.most_agents}"
             )
-        self._check_own()
+        if self._pool.is_inherited:
+            self._pool.check_open()
         with self._taking.urgently():
             if not self.is_running or self._pool.is_closed:
                 return
@@ -246,8 +268,7 @@ class QueuedSampler:
 
     def _add_missing(self) -> None:
         """Add agents while there are places; those of agents that still go become free later."""
-        if self._num_missing:
-            self._num_missing -= self._add(self._num_missing)
+        self._num_missing -= self._add(self._num_missing)
 
     def _add(self, number: int) -> int:
         """Start up to ``number`` agents, without waiting for them; return how many."""
@@ -256,11 +277,6 @@ class QueuedSampler:
             self._fresh.add(agent)
             self._pool.start([agent], self.rollout_spec.T)
         return len(added)
-
-    def _check_own(self) -> None:
-        """Raises SamplerError in a fork of the process that made this."""
-        if self._pool.is_inherited:
-            self._pool.check_open()
 
     def serve(self, policy: QueuedPolicy) -> int:
         """One round of a predictor: take ready agents, act for them, release them.
@@ -276,7 +292,8 @@ class QueuedSampler:
             ValueError: the policy returned something else than valid actions.
             TimeoutError: the training queue was full for `QUEUE_SECONDS`.
         """
-        self._check_own()
+        if self._pool.is_inherited:  # where locks may be held by threads that are not there
+            self._pool.check_open()
         try:
             return self._serve(policy)
         except QueueClosed:
@@ -290,57 +307,60 @@ class QueuedSampler:
     def _serve(self, policy: QueuedPolicy) -> int:
         began = self._clock()
         with self._taking.in_turn():
-            if not self.is_running or self._pool.is_closed:
-                why = f" by an error ({self._ended_by})" if self._ended_by else ""
-                raise QueueClosed(
-                    f"this sampler is not running: it was not started, or was closed{why}"
-                )
-            self._add_missing()
-            agents = self._pool.recv(limit=self._limit, timeout=TAKE_SECONDS)
-            taken_at, now = self._clock(), perf_counter()
-            if not agents:
-                self._count(QueueTimes(predictor_waiting=taken_at - began))
-                return 0
-            fresh = self._fresh.intersection(agents)
-            self._fresh -= fresh
-            lost = self._take_lost(agents)
-            leaving = agents[: self._num_surplus]
-            self._num_surplus -= len(leaving)
-            self._pool.retire(leaving)
-            num_queued = self._pool.num_ready
-            ready_at = np.maximum(self._pool.done_at(agents), self._resumed_at)
-            waited = (now - ready_at).sum() * self._envs_per_agent
-        taken, steps = self._take(agents, fresh, lost)
-        taken.is_closing[: len(leaving) * self._envs_per_agent] = True  # nothing of them is lost
+            ready = self._take_ready()
+        taken_at = self._clock()
+        if ready is None:
+            self._count(QueueTimes(predictor_waiting=taken_at - began))
+            return 0
+        taken, steps = self._take_steps(ready)
         n = len(taken.columns)
-        observation = np.empty(
-            (n + len(taken.final), *self.env_spec.observation_shape),
-            self.rollout.observation.dtype,
+        prediction = policy(
+            self._segments.observations(taken),
+            self._noise.take(taken.columns),
+            *self._segments.states(taken),
         )
-        self._segments.observations(taken, observation)
-        remembered = self._segments.states(taken)
-        prediction = policy(observation, self._noise.take(taken.columns), *remembered)
         segments, rows = self._follow(taken, prediction)
-        try:
-            self._pool.send(agents, rows[:: self._envs_per_agent].tolist())
-        except SamplerError:
-            if not self._pool.is_closed:  # by another thread; the queue below says so
-                raise
+        self._release(ready.agents, rows)
         released = self._clock()
         self._count(
             QueueTimes(
                 predictions=n,
                 batches=1,
-                queued=num_queued,
-                latency=float(waited) + n * (released - taken_at),
+                queued=ready.num_queued,
+                latency=ready.waited + n * (released - taken_at),
                 predictor_waiting=taken_at - began,
                 predictor_busy=released - taken_at,
             ),
             steps,
         )
-        self.training_queue.put(segments, QUEUE_SECONDS)
-        self._count(QueueTimes(predictor_blocked=self._clock() - released))
+        if segments:
+            self.training_queue.put(segments, QUEUE_SECONDS)
+            self._count(QueueTimes(predictor_blocked=self._clock() - released))
         return n
+
+    def _take_ready(self) -> _Ready | None:
+        """Take agents from the prediction queue, or wait for some. The caller has `_taking`."""
+        pool = self._pool
+        if not self.is_running or pool.is_closed:
+            why = f" by an error ({self._ended_by})" if self._ended_by else ""
+            raise QueueClosed(
+                f"this sampler is not running: it was not started, or was closed{why}"
+            )
+        if self._num_missing:
+            self._add_missing()
+        agents = pool.recv(limit=self._limit, timeout=TAKE_SECONDS)
+        if not agents:
+            return None
+        ready_at = np.maximum(pool.done_at(agents), self._resumed_at)
+        waited = float((perf_counter() - ready_at).sum()) * self._envs_per_agent
+        fresh = self._fresh.intersection(agents)
+        self._fresh -= fresh
+        leaving = agents[: self._num_surplus]
+        if leaving:
+            self._num_surplus -= len(leaving)
+            pool.retire(leaving)
+        lost = self._take_lost(agents) if pool.lost else set()
+        return _Ready(agents, fresh, lost, len(leaving), pool.num_ready, waited)
 
     def _take_lost(self, agents: list[int]) -> set[int]:
         """Return the agents whose last step was lost with their worker."""
@@ -348,23 +368,34 @@ class QueuedSampler:
         self._pool.lost -= places
         return {b // self._envs_per_agent for _, b in places}
 
-    def _take(self, agents: list[int], fresh: set[int], lost: set[int]) -> tuple[Taken, int]:
-        """Take in the agents' last steps; those and how many they are."""
+    def _take_steps(self, ready: _Ready) -> tuple[Taken, int]:
+        """Take in the agents' last steps; return them, and how many they are."""
         m = self._envs_per_agent
-        for agent in fresh:
-            columns = self._pool.columns[agent]
-            self._segments.begin(columns)
-            self._tracker.forget(columns)
-            self._noise.begin(columns, self._pool.generation_of(agent))
-        all_columns = (np.array(agents)[:, None] * m + np.arange(m)).ravel()
-        is_lost = np.repeat([agent in lost for agent in agents], m)
-        has_stepped = np.repeat([agent not in fresh for agent in agents], m)
-        rows = self._segments.rows(all_columns)
+        columns = (np.array(ready.agents)[:, None] * m + np.arange(m)).ravel()
+        has_stepped, is_lost = np.ones(len(columns), np.bool_), np.zeros(len(columns), np.bool_)
+        for agent in ready.fresh:
+            own = self._pool.columns[agent]
+            self._segments.begin(own)
+            self._tracker.forget(own)
+            self._noise.begin(own, self._pool.generation_of(agent))
+            has_stepped[columns // m == agent] = False
+        for agent in ready.lost:
+            is_lost[columns // m == agent] = True
+        taken = self._segments.take(columns, has_stepped)
+        taken.is_closing[: ready.num_leaving * m] = True  # nothing of them is lost
         for chosen, are_lost in ((has_stepped & ~is_lost, False), (is_lost, True)):
             if chosen.any():
-                self._tracker.add_step(self.rollout, rows[chosen], all_columns[chosen], are_lost)
-        taken = self._segments.take(all_columns, has_stepped)
-        return taken, int(np.count_nonzero(self.rollout.valid[rows, all_columns]))
+                rows = taken.row[chosen]
+                self._tracker.add_step(self.rollout, rows, columns[chosen], are_lost)
+        return taken, int(np.count_nonzero(self.rollout.valid[taken.row, columns]))
+
+    def _release(self, agents: list[int], rows: NDArray[np.int64]) -> None:
+        """Let ``agents`` step, each in the row of its environments."""
+        try:
+            self._pool.send(agents, rows[:: self._envs_per_agent].tolist())
+        except SamplerError:
+            if not self._pool.is_closed:  # by another thread; the training queue says so
+                raise
 
     def _follow(self, taken: Taken, prediction: object) -> tuple[list[Segment], NDArray[np.int64]]:
         """Take in what the policy said; the segments that end here, the rows of the next steps."""
@@ -391,8 +422,7 @@ class QueuedSampler:
     def _count(self, times: QueueTimes, steps: int = 0) -> None:
         with self._counting:
             self.steps += steps
-            before = self.queue_times
-            self.queue_times = QueueTimes._make(a + b for a, b in zip(before, times, strict=True))
+            self.queue_times = QueueTimes._make(map(add, self.queue_times, times))
 
     @contextmanager
     def paused(self) -> Iterator[None]:

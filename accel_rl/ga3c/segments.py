@@ -1,10 +1,19 @@
 """Segments: what GA3C's agents give to its trainers, cut from the rows that they go through.
 
-Each environment goes through the rows ``0 .. R - 1`` of a shared rollout again and again; row ``R``
-of the observations is row 0 of the next round. A segment is the run of steps from the end of the
-one before to the end of an episode, or to its ``horizon``-th step. So it may begin in any row, and
-a whole one is still there when it ends: ``R`` is ``horizon + 1``. The noise of an environment's
-actions is its own, too, so that actions do not depend on who steps with whom.
+A segment is the run of steps from the end of the segment before it to the end of an episode, or to
+its ``horizon``-th step. Each environment goes through the rows of a shared rollout again and again,
+as through a ring of ``R = horizon + 1`` rows, so that a whole segment is still there when it ends.
+For example, with a horizon of 3, in the middle of a segment that began in row 3::
+
+    row           0     1     2     3     4 = R
+    observation   o4    o5    o2    o3    o4        row R becomes row 0 when the next round begins
+    action        a4    a1    a2    a3              reward, terminated, ... likewise
+                  ^                 ^
+                  row               start           length = 2
+
+``row`` is that of the last step; the observation behind it, ``o5``, waits for its action in the
+next row. The noise of an environment's actions is its own, too, so that actions do not depend on
+who steps with whom.
 """
 
 from __future__ import annotations
@@ -47,15 +56,20 @@ class Segment(NamedTuple):
 class Taken(NamedTuple):
     """Environments that wait for an action, and what of their segments has ended.
 
-    ``columns``: ``[n]``. ``is_closing``: ``[n]``, the segment ends here. ``final``: ``[m]``,
-    indices into ``columns`` of those that were truncated; the value behind their segments is that
-    of slot ``final_slot``, ``[m]``, of `Rollout.final_observation`.
+    Attributes:
+        columns: The environments.
+        row: Rows of their last steps.
+        is_closing: Whether the segment ends here.
+        final: Indices into ``columns`` of the environments that were truncated. The value behind
+            their segments is that of their final observation.
+        final_slot: Its slot in `Rollout.final_observation`.
     """
 
-    columns: Columns
-    is_closing: NDArray[np.bool_]
-    final: NDArray[np.int64]
-    final_slot: NDArray[np.int64]
+    columns: Columns  # [n]
+    row: NDArray[np.int64]  # [n]
+    is_closing: NDArray[np.bool_]  # [n]
+    final: NDArray[np.int64]  # [m]
+    final_slot: NDArray[np.int64]  # [m]
 
 
 class Segments:
@@ -85,9 +99,9 @@ class Segments:
         )
         self._version = np.zeros((R, B), np.int64)
         self._probability = np.full((R, B), np.nan, np.float32)
-        self._row = np.zeros(B, np.int64)  # of the last step, whose observation is in the next one
-        self._start = np.zeros(B, np.int64)  # row in which the segment begins
-        self._length = np.zeros(B, np.int64)  # steps in it
+        self._row = np.zeros(B, np.int64)  # see above
+        self._start = np.zeros(B, np.int64)
+        self._length = np.zeros(B, np.int64)
         self._state: NDArray[np.float32] | None = None  # [B, S], of a policy that remembers
         self._first_state = np.zeros((B, 0), np.float32)  # that with which the segment began
         self._tells_reward = False
@@ -109,44 +123,42 @@ class Segments:
         self._start[columns] = 0
         self._length[columns] = 0
 
-    def rows(self, columns: Columns) -> NDArray[np.int64]:
-        """The rows of the last steps of ``columns``, ``[n]``."""
-        rows: NDArray[np.int64] = self._row[columns]
-        return rows
-
     def take(self, columns: Columns, has_stepped: NDArray[np.bool_]) -> Taken:
         """Take in the last step of those that ``has_stepped``, ``[n]``; all wait for an action."""
         rollout, row = self._rollout, self._row[columns]
-        self._length[columns] += has_stepped & rollout.valid[row, columns]
+        is_valid = rollout.valid[row, columns]
+        self._length[columns] += has_stepped & is_valid
         # Some batches reset in the first row of a segment, after the end of an episode.
-        was_reset = has_stepped & ~rollout.valid[row, columns] & (self._length[columns] == 0)
+        was_reset = has_stepped & ~is_valid & (self._length[columns] == 0)
         self._start[columns[was_reset]] = (row[was_reset] + 1) % len(rollout.action)
         terminated = has_stepped & rollout.terminated[row, columns]
         truncated = has_stepped & rollout.truncated[row, columns] & ~terminated
         is_closing = (self._length[columns] == self._horizon) | terminated | truncated
         if self._time_limit_terminal:
             # Where no step was taken it was a lost worker that ended the episode, and no limit.
-            final = np.flatnonzero(truncated & ~rollout.valid[row, columns])
+            final = np.flatnonzero(truncated & ~is_valid)
         else:
             final = np.flatnonzero(truncated)
         slots = rollout.final_step[:, columns[final]] == row[final]
-        return Taken(columns, is_closing, final, slots.argmax(axis=0))
+        return Taken(columns, row, is_closing, final, slots.argmax(axis=0))
 
-    def observations(self, taken: Taken, out: NDArray[Any]) -> None:
-        """Write the last observations of ``taken``, then its final ones: ``[n + m, ...]``."""
-        columns, B = taken.columns, self._rollout.action.shape[1]
-        n = len(columns)
-        indices = (self._row[columns] + 1) * B + columns
+    def observations(self, taken: Taken) -> NDArray[Any]:
+        """Return the last observations of ``taken``, then its final ones: ``[n + m, ...]``."""
+        rollout, columns = self._rollout, taken.columns
+        n, B = len(columns), rollout.action.shape[1]
+        shape = (n + len(taken.final), *rollout.observation.shape[2:])
+        out = np.empty(shape, rollout.observation.dtype)
+        indices = (taken.row + 1) * B + columns
         np.take(self._flat_observation, indices, axis=0, out=out[:n], mode="clip")
         if len(taken.final):
-            final_columns = columns[taken.final]
-            out[n:] = self._rollout.final_observation[taken.final_slot, final_columns]
+            out[n:] = rollout.final_observation[taken.final_slot, columns[taken.final]]
+        return out
 
     def states(self, taken: Taken) -> tuple[NDArray[np.float32], ...]:
         """What is remembered before each of `observations`, one of ``[n + m, S]``, or nothing."""
         if self._state is None:
             return ()
-        rollout, columns, row = self._rollout, taken.columns, self._row[taken.columns]
+        rollout, columns, row = self._rollout, taken.columns, taken.row
         state = self._state[columns]
         if self._tells_reward:
             state[:, -1] = rollout.reward[row, columns]
@@ -158,52 +170,63 @@ class Segments:
         return (np.concatenate((state, final)),)
 
     def cut(self, taken: Taken, value: NDArray[np.float32]) -> list[Segment]:
-        """The segments that end here. ``value``: ``[n + m]``, of what `observations` gave.
+        """Return copies of the segments that end here.
 
-        Copies: their rows may be written again.
+        Args:
+            taken: Of `take`.
+            value: ``[n + m]``, of what `observations` gave.
         """
         closing = np.flatnonzero(taken.is_closing)
         if not len(closing):
             return []
-        n = len(taken.columns)
-        bootstrap = value[:n].copy()
-        bootstrap[taken.final] = value[n:]
+        behind = self._values_behind(taken, value)[closing]
         columns = taken.columns[closing]
-        rollout, R = self._rollout, len(self._rollout.action)
-        row, length, start = self._row[columns], self._length[columns], self._start[columns]
+        steps = np.arange(self._horizon)[:, None]
+        rows = (self._start[columns] + steps) % len(self._rollout.action)  # [horizon, K]
+        is_inside = steps < self._length[columns]
+        reward = self._rollout.reward[rows, columns]
+        return_ = _n_step_returns(reward, is_inside, behind, self._gamma)
+        return self._pack(columns, rows, is_inside, reward, return_)
+
+    def _values_behind(self, taken: Taken, value: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the value of what follows each of ``taken``, ``[n]``; 0 where its task ended."""
+        rollout, columns, row = self._rollout, taken.columns, taken.row
         is_last = rollout.terminated[row, columns]
         if self._time_limit_terminal:
             is_last = is_last | rollout.truncated[row, columns] & rollout.valid[row, columns]
-        following = np.where(is_last, np.float32(0), bootstrap[closing])
-        # [horizon, closing]; steps behind a segment's end have no effect
-        steps = np.arange(self._horizon)[:, None]
-        rows = (start + steps) % R
-        is_inside = steps < length
-        reward = rollout.reward[rows, columns]
-        return_ = np.empty_like(reward)
-        for t in reversed(range(self._horizon)):
-            following = np.where(is_inside[t], reward[t] + self._gamma * following, following)
-            return_[t] = following
-        remembered: list[tuple[Any, ...]] = [()] * len(closing)
-        if self._state is not None:
-            remembered = list(zip(self._first_state[columns], reward.T, strict=True))
-        # [samples], segment after segment
-        own, at = np.nonzero(is_inside.T)
-        rows, columns = rows[at, own], columns[own]
-        observation = self._flat_observation[rows * rollout.action.shape[1] + columns]
-        fields = (
-            observation,
-            rollout.action[rows, columns],
-            return_[at, own],
-            self._version[rows, columns],
-            self._probability[rows, columns],
+        behind = value[: len(columns)].copy()
+        behind[taken.final] = value[len(columns) :]
+        behind[is_last] = 0
+        return behind
+
+    def _pack(
+        self,
+        columns: Columns,
+        rows: NDArray[np.int64],
+        is_inside: NDArray[np.bool_],
+        reward: NDArray[np.float32],
+        return_: NDArray[np.float32],
+    ) -> list[Segment]:
+        """Return the segments of ``columns``, ``[K]``, whose other fields are ``[horizon, K]``."""
+        rollout = self._rollout
+        own, t = np.nonzero(is_inside.T)  # [samples], segment after segment
+        row, column = rows[t, own], columns[own]
+        fields: tuple[NDArray[Any], ...] = (
+            self._flat_observation[row * rollout.action.shape[1] + column],
+            rollout.action[row, column],
+            return_[t, own],
+            self._version[row, column],
+            self._probability[row, column],
         )
-        ends = np.cumsum(length).tolist()
-        segments = []
-        for i, j, more in zip([0, *ends[:-1]], ends, remembered, strict=True):
-            if j > i:
-                own_state = (more[0], more[1][: j - i]) if more else ()
-                segments.append(Segment(*(field[i:j] for field in fields), *own_state))
+        states = self._first_state[columns]
+        segments, i = [], 0
+        for k, length in enumerate(self._length[columns].tolist()):
+            if length:
+                segment = Segment(*(field[i : i + length] for field in fields))
+                if self._state is not None:
+                    segment = segment._replace(state=states[k], reward=reward[:length, k])
+                segments.append(segment)
+                i += length
         return segments
 
     def act(
@@ -239,6 +262,27 @@ class Segments:
             self._first_state[begins] = self._state[begins]
             self._state[columns] = state
         return row
+
+
+def _n_step_returns(
+    reward: NDArray[np.float32],
+    is_inside: NDArray[np.bool_],
+    behind: NDArray[np.float32],
+    gamma: np.float32,
+) -> NDArray[np.float32]:
+    """Return discounted sums of rewards and the value ``behind`` them, ``[horizon, K]``.
+
+    Args:
+        reward: ``[horizon, K]``.
+        is_inside: ``[horizon, K]``, which steps are in their segment; the others have no effect.
+        behind: ``[K]``, of what follows each segment.
+        gamma: Discount of each step.
+    """
+    return_, following = np.empty_like(reward), behind
+    for t in reversed(range(len(reward))):
+        following = np.where(is_inside[t], reward[t] + gamma * following, following)
+        return_[t] = following
+    return return_
 
 
 class EnvNoise:

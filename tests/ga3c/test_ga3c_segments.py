@@ -118,8 +118,8 @@ class Play:
         taken = self.cutter.take(columns, self.has_stepped[columns])
         taken.is_closing[:leaving] = True
         n, m = len(columns), len(taken.final)
-        observation = np.empty((n + m, 3), np.int64)
-        self.cutter.observations(taken, observation)
+        observation = self.cutter.observations(taken)
+        assert observation.shape == (n + m, 3)
         value = value[: n + m].astype(np.float32)
         for i, b in enumerate(columns.tolist()):
             if self.steps[b]:
@@ -259,7 +259,7 @@ def test_lost_step_is_in_no_segment(num_steps, time_limit_terminal):
     for version in range(num_steps):
         play.serve(np.array([0]), np.zeros(1), version)
     play.serve(np.array([0]), np.zeros(1), num_steps)
-    row = int(play.cutter.rows(np.array([0]))[0])
+    row = int(play.cutter._row[0])
     truncate_running(play.rollout, range(1), row, is_done=False, waits=False)
     for version in range(20, 23):
         play.serve(np.array([1]), np.zeros(1), version)
@@ -277,7 +277,7 @@ def test_lost_step_under_a_time_limit_that_ends_the_task_harms_no_other_segment(
         play.serve(np.array([0, 1]), np.zeros(2), version)
     for version in range(4, 6):
         play.serve(np.array([1]), np.zeros(1), version)
-    row = int(play.cutter.rows(np.array([0]))[0])
+    row = int(play.cutter._row[0])
     truncate_running(play.rollout, range(1), row, is_done=False, waits=False)
     play.serve(np.array([0, 1]), np.zeros(3), 9)
     assert [len(segment) for segment in play.segments[0]] == [3]

@@ -466,7 +466,7 @@ ga3c_version_not_noted ga3c/segments.py ga3c/test_ga3c_segments.py
 + pass
 
 ga3c_bootstrap_of_truncated ga3c/segments.py ga3c/test_ga3c_segments.py
-- bootstrap[taken.final] = value[n:]
+- behind[taken.final] = value[len(columns) :]
 + pass
 
 ga3c_update_without_lock ga3c/versions.py ga3c/test_parallel_versions.py

@@ -222,10 +222,8 @@ class Segments:
         segments, i = [], 0
         for k, length in enumerate(self._length[columns].tolist()):
             if length:
-                segment = Segment(*(field[i : i + length] for field in fields))
-                if self._state is not None:
-                    segment = segment._replace(state=states[k], reward=reward[:length, k])
-                segments.append(segment)
+                more = () if self._state is None else (states[k], reward[:length, k])
+                segments.append(Segment(*(field[i : i + length] for field in fields), *more))
                 i += length
         return segments
 

@@ -53,7 +53,7 @@ class TrainConfig:
     """Preset that all other options start from, or module:function that returns a preset of your
     own."""
     env: str = option("pong", common=True)
-    """Environment: an Atari game, minatar/GAME, catch, counting, a Gymnasium id, or
+    """Environment: an Atari game, minatar/GAME, catch, a Gymnasium id, or
     module:function."""
     info_keys: tuple[str, ...] = option((), "watching")
     """Numbers to keep from the info of each step of a Gymnasium environment.

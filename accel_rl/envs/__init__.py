@@ -4,7 +4,6 @@ from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import EnvFactory, Environment, EnvSpec, EnvState, Resumable, StepResult
 from accel_rl.envs.batched import Batched, Results, Simulators
 from accel_rl.envs.catch import Catch
-from accel_rl.envs.counting import CountingEnv
 from accel_rl.envs.errors import EnvError
 from accel_rl.envs.make import is_atari_game, make_env_factory, probe_spec
 
@@ -12,7 +11,6 @@ __all__ = [
     "AtariConfig",
     "Batched",
     "Catch",
-    "CountingEnv",
     "EnvError",
     "EnvFactory",
     "EnvSpec",

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from accel_rl.envs.errors import EnvError, naming
 from accel_rl.spaces import (
     ACTION_MASK,
     Leaf,
@@ -305,13 +306,18 @@ def close_quietly(env: Any) -> None:
         env.close()
 
 
-def close_all(closables: Iterable[Any]) -> None:
-    """Close each, also after one that fails to; the first failure is raised at the end."""
+def close_envs(envs: Iterable[Any]) -> None:
+    """Close each environment or batch, also after one that fails to.
+
+    Raises:
+        EnvError: the first failure, at the end.
+    """
     failures = []
-    for each in closables:
+    for env in envs:
         try:
-            each.close()
-        except FAILURES as error:
+            with naming(env.spec.name, "close"):
+                env.close()
+        except EnvError as error:
             failures.append(error)
     if failures:
         raise failures[0]

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.envs.base import Array, EnvSpec, StepResult, close_quietly
-from accel_rl.envs.errors import EnvError, env_failure
+from accel_rl.envs.errors import EnvError
 from accel_rl.spaces import zeros
-from accel_rl.system.functions import FAILURES, find_function
+from accel_rl.system.functions import find_function
 
 BatchReset = Literal["disabled", "next_step", "same_step"]
 """How a batch resets its environments, as in Gymnasium's autoreset modes."""
@@ -171,16 +171,11 @@ class Batched:
             first_index: number of the first environment.
 
         Raises:
-            EnvError: the batch cannot be made, or lacks a member of `Simulators`.
+            EnvError: the batch lacks a member of `Simulators`.
         """
         name = self.__name__
-        try:
-            made = self._make(n, first_index) if self._indexed else self._make(n)
-            made = _as_simulators(made, n, name)
-        except EnvError:
-            raise
-        except FAILURES as error:
-            raise env_failure(name, "its constructor", error) from error
+        made = self._make(n, first_index) if self._indexed else self._make(n)
+        made = _as_simulators(made, n, name)
         autoreset = getattr(made, "autoreset", None)
         if isinstance(made, Simulators) and autoreset in get_args(BatchReset):
             return made
@@ -242,6 +237,14 @@ class One:
 def call_factory(factory: Callable[..., Any], env_index: int) -> Any:
     """Call a factory; one that has a parameter ``env_index`` gets the environment's number."""
     return factory(env_index=env_index) if takes_index(factory) else factory()
+
+
+def name_of(factory: Callable[..., Any]) -> str:
+    """Return what messages call the environments of a factory."""
+    name = getattr(factory, "__name__", None)
+    if name is None and isinstance(factory, partial):
+        return name_of(factory.func)
+    return str(name or repr(factory))
 
 
 def numbered(factory: Callable[..., Any], first: int) -> Callable[..., Any]:

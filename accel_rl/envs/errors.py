@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
-from accel_rl.system.functions import place_of
+from accel_rl.system.functions import FAILURES, place_of
 
 
 class EnvError(ValueError):
-    """An environment raised an error, or broke its interface.
+    """An environment broke its interface, or could not be made or looked at.
 
-    The message names the environment and the call. The environment's own exception is chained.
+    The message names the environment. An exception of the environment itself is chained.
     """
 
 
-def env_failure(name: str, call: str, error: BaseException) -> EnvError:
-    """The error to raise ``from error`` when environment ``name`` raised it in ``call``."""
-    what = f"{type(error).__name__}: {error}{place_of(error)}"
-    return EnvError(f"environment {name} failed in {call}: {what}")
+def failure(name: str, call: str, error: BaseException) -> str:
+    """Return what to say behind the name of environment ``name``, which raised ``error``."""
+    if isinstance(error, EnvError):
+        return str(error).removeprefix(f"environment {name}").lstrip(": ")
+    try:
+        return f"failed in {call}: {type(error).__name__}: {error}{place_of(error)}"
+    except FAILURES as other:  # it has no text
+        return failure(name, call, other)
+
+
+@contextmanager
+def naming(name: str, call: str) -> Iterator[None]:
+    """Within, what environment ``name`` raises in ``call`` is told as an `EnvError`."""
+    try:
+        yield
+    except EnvError:
+        raise
+    except FAILURES as error:
+        raise EnvError(f"environment {name} {failure(name, call, error)}") from error
 
 
 def close_names(name: str, known: Iterable[str]) -> str:

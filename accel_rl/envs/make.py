@@ -16,10 +16,9 @@ import numpy as np
 
 from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import Array, EnvFactory, Environment, EnvSpec, close_quietly
-from accel_rl.envs.batched import ADAPTERS, Batched, One, call_factory
+from accel_rl.envs.batched import ADAPTERS, Batched, One, call_factory, name_of
 from accel_rl.envs.catch import Catch
-from accel_rl.envs.counting import CountingEnv
-from accel_rl.envs.errors import EnvError, close_names, env_failure
+from accel_rl.envs.errors import EnvError, close_names, naming
 from accel_rl.envs.minatar import PREFIX as MINATAR
 from accel_rl.envs.minatar import MinAtarEnv, check_game
 from accel_rl.spaces import ACTION_MASK, random_values, zeros
@@ -29,7 +28,6 @@ from accel_rl.system.process_settings import all_settings, directory, taking_bac
 
 # Emulator, OpenCV and Gymnasium are imported in the functions that need them: they take 0.5 s.
 
-_OWN = {"catch": Catch, "counting": CountingEnv}
 ADAPTED = {
     "envpool": f"{ADAPTERS}envpool:make_envpool",
     "gymnasium-vec": f"{ADAPTERS}gymnasium_vector:make_gymnasium_vector",
@@ -52,11 +50,11 @@ def make_env_factory(
 
     Args:
         env: an Atari game (``breakout``), a game of MinAtar (``minatar/breakout``), ``catch``,
-            ``counting``, a Gymnasium id (``CartPole-v1``, or ``module:Id-v0`` if a module
-            registers it), a batch (``envpool:Breakout-v5``, ``gymnasium-vec:CartPole-v1``), or
-            ``module:function``. The function returns a `gymnasium.Env`, an `Environment` or a
-            `Batched`. A function or a `Batched` itself may be given instead of a name. The function
-            may have one parameter, ``env_index``, which receives the number of the environment.
+            a Gymnasium id (``CartPole-v1``, or ``module:Id-v0`` if a module registers it), a batch
+            (``envpool:Breakout-v5``, ``gymnasium-vec:CartPole-v1``), or ``module:function``. The
+            function returns a `gymnasium.Env`, an `Environment` or a `Batched`. A function or a
+            `Batched` itself may be given instead of a name. The function may have one parameter,
+            ``env_index``, which receives the number of the environment.
         atari: how Atari games are played; ignored by other environments.
         info_keys: numbers to keep from the ``info`` of a Gymnasium environment (`StepResult.info`).
             An `Environment` names its own in its spec.
@@ -69,7 +67,7 @@ def make_env_factory(
         if not callable(env):
             raise ValueError(f"env is {env!r}; it must be a name or a function that makes it")
         return make_from_callable(env, info_keys)
-    if env in _OWN or is_atari_game(env) or env.startswith(MINATAR):
+    if env == "catch" or is_atari_game(env) or env.startswith(MINATAR):
         if info_keys:
             raise ValueError(
                 f"info_keys=[{','.join(info_keys)}] cannot be given with env={env}, which has no "
@@ -77,7 +75,7 @@ def make_env_factory(
             )
         if env.startswith(MINATAR):
             return _named(env, MinAtarEnv, check_game(env))
-        return _OWN[env] if env in _OWN else _named(env, _make_atari, env, atari)
+        return Catch if env == "catch" else _named(env, _make_atari, env, atari)
     kind, _, task = env.partition(":")
     if kind in ADAPTED:
         batched = find_function("env", ADAPTED[kind])(task, info_keys=info_keys)
@@ -114,7 +112,7 @@ def make_from_callable(make: Callable[[], Any], info_keys: Sequence[str] = ()) -
 
     ``info_keys``: as in `make_env_factory`.
     """
-    return _named(_name(make), _call, make, _name(make), info_keys)
+    return _named(name_of(make), _call, make, name_of(make), info_keys)
 
 
 def probe_spec(factory: EnvFactory) -> EnvSpec:
@@ -161,29 +159,24 @@ def probe(factory: EnvFactory, look: Callable[[Environment], _Found]) -> _Found:
             f"the factory is {factory!r}; it must be a function that makes an environment, as "
             f"accel_rl.envs.make_env_factory gives one for a name"
         )
-    name = _name(factory)
+    name = name_of(factory)
     with taking_back([*all_settings(), directory()]):  # nobody needs any more what it changes
         env = _make_checked(factory, name)
         try:
             return look(env)
         finally:
             try:
-                env.close()
+                with naming(name, "close"):
+                    env.close()
             except EnvError as error:
                 warn_once(str(error))
-            except FAILURES as error:
-                warn_once(str(env_failure(name, "close", error)))
 
 
 def _make_checked(factory: EnvFactory, name: str) -> Environment:
-    try:
+    with naming(name, "its constructor"):
         env = call_factory(factory, 0)
         if isinstance(env, Batched):
             env = One(env.make(1))
-    except EnvError:
-        raise
-    except FAILURES as error:
-        raise env_failure(name, "its constructor", error) from error
     if not isinstance(env, Environment):
         close_quietly(env)
         raise EnvError(
@@ -198,13 +191,9 @@ def _look_at_observations(env: Environment) -> Array:
     spec = env.spec
     found = zeros(spec.observation, 2)
     out = np.zeros_like(found[0, ...])
-    try:
+    with naming(spec.name, "its first reset"):
         env.seed(np.random.SeedSequence(0))
         env.reset(out)
-    except EnvError:
-        raise
-    except FAILURES as error:
-        raise env_failure(spec.name, "its first reset", error) from error
     found[:] = out
     rng = np.random.default_rng(0)
     with contextlib.suppress(*FAILURES):  # an action may not be allowed where it is taken
@@ -242,12 +231,7 @@ def _make_from_function(path: str, info_keys: Sequence[str], env_index: int = 0)
 
 def _call(make: Callable[..., Any], name: str, info_keys: Sequence[str], env_index: int = 0) -> Any:
     """What ``make`` returns, as an `Environment` or a `Batched`."""
-    try:
-        env = call_factory(make, env_index)
-    except EnvError:
-        raise
-    except FAILURES as error:
-        raise env_failure(name, "its constructor", error) from error
+    env = call_factory(make, env_index)
     gymnasium = sys.modules.get("gymnasium")  # not loaded for an environment that needs it not
     if gymnasium is not None and isinstance(env, gymnasium.Env):
         from accel_rl.envs.gymnasium_env import GymnasiumEnv
@@ -303,10 +287,10 @@ def _gymnasium_spec(env: str) -> Any:
         spec = gymnasium.spec(env_id)
     except (gymnasium.error.Error, ImportError) as error:
         games, how_to_install_them = _atari_games()
-        close = close_names(env_id, [*_OWN, *games, *gymnasium.registry])
+        close = close_names(env_id, ["catch", *games, *gymnasium.registry])
         raise ValueError(
-            f"env={env} is neither an Atari game nor minatar/GAME, catch, counting, a Gymnasium id "
-            f"or module:function{close and f'; did you mean {close}?'}; for an id that a package "
+            f"env={env} is neither an Atari game nor minatar/GAME, catch, a Gymnasium id or "
+            f"module:function{close and f'; did you mean {close}?'}; for an id that a package "
             f"registers give package:Id-v0, such as minigrid:MiniGrid-Empty-5x5-v0"
             f"{how_to_install_them}"
         ) from error
@@ -322,10 +306,3 @@ def _named(name: str, make: Callable[..., Environment], *arguments: Any) -> EnvF
     factory = functools.partial(make, *arguments)
     factory.__name__ = name  # type: ignore[attr-defined]  # pickled with it
     return factory
-
-
-def _name(factory: Callable[..., Any]) -> str:
-    name = getattr(factory, "__name__", None)
-    if name is None and isinstance(factory, functools.partial):
-        return _name(factory.func)
-    return str(name or repr(factory))

@@ -253,9 +253,6 @@ class Block:
         self._idle = [*(j for j in self._idle if j != i), *((i,) if play.is_idle else ())]
         self._lost_life = self._lost_life - {i} | ({i} if play.has_lost_life else set())
 
-    def close(self) -> None:
-        self._stepper.close()
-
     # ---- ends of episodes, which are rare --------------------------------------------------------
 
     def _end_episodes(self, t: int, done: list[int], idle: list[int]) -> None:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from accel_rl.envs.base import EnvFactory, Environment, close_all
+from accel_rl.envs.base import EnvFactory, Environment, close_envs
 from accel_rl.envs.batched import Simulators
 from accel_rl.envs.reach import Answer, Request
 from accel_rl.rollout import Rollout, RolloutSpec
@@ -304,4 +304,4 @@ class LocalPool:
             if generators is not None:
                 set_generators(generators)
             envs, self._envs, self._blocks = self._envs, [], []
-            close_all([each for group in envs for each in as_list(group)])
+            close_envs([each for group in envs for each in as_list(group)])

@@ -7,7 +7,8 @@ from typing import Any, cast
 import numpy as np
 
 from accel_rl.envs.base import EnvFactory, Environment, EnvSpec, close_quietly
-from accel_rl.envs.batched import Batched, BatchReset, One, Simulators, call_factory
+from accel_rl.envs.batched import Batched, BatchReset, One, Simulators, call_factory, name_of
+from accel_rl.envs.errors import naming
 from accel_rl.envs.make import probe
 from accel_rl.rollout import RolloutSpec
 from accel_rl.samplers.base import Autoreset, SamplerConfig, SamplerError
@@ -35,19 +36,18 @@ def make_envs(
         SamplerError: an environment does not fit the rollout.
     """
     envs: list[Any] = []
+    is_batch = False
     seed_generators(seed)
     try:
-        envs.append(call_factory(factory, columns.start))
-        if isinstance(envs[0], Batched):
-            batch = envs.pop().make(columns.stop - columns.start, columns.start)
-            envs.append(batch)
-            _check_fits(batch, columns.start, spec)
-            return cast("Simulators", batch)
-        for index in range(columns.start, columns.stop):
-            if index > columns.start:
+        with naming(name_of(factory), "its constructor"):
+            for index in range(columns.start, columns.stop):
                 envs.append(call_factory(factory, index))
-            _check_fits(envs[-1], index, spec)
-        return envs
+                if is_batch := isinstance(envs[0], Batched):
+                    envs.append(envs.pop().make(columns.stop - columns.start, columns.start))
+                    break
+        for index, env in enumerate(envs, columns.start):
+            _check_fits(env, index, spec)
+        return cast("Simulators", envs[0]) if is_batch else envs
     except BaseException:
         for env in envs:
             close_quietly(env)

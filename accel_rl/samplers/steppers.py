@@ -13,13 +13,13 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from accel_rl.envs.base import Environment, EnvSpec, Resumable, close_all
+from accel_rl.envs.base import Environment, EnvSpec, Resumable
 from accel_rl.envs.batched import Results, Simulators
-from accel_rl.envs.errors import EnvError
+from accel_rl.envs.errors import failure
 from accel_rl.envs.reach import Answer, Request, attempt
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import Autoreset, SamplerError
-from accel_rl.system.functions import FAILURES, place_of
+from accel_rl.system.functions import FAILURES
 from accel_rl.system.states import check_takes, decode_state, encode_state
 
 _NO_STEP = (0.0, 0.0, False, False, False, ())
@@ -95,8 +95,6 @@ class Stepper(Protocol):
     def error(self, i: int, what: str) -> SamplerError:
         """Return an error that names environment ``i`` or its batch, and says ``what``."""
         ...
-
-    def close(self) -> None: ...
 
 
 class OneByOne:
@@ -216,9 +214,6 @@ class OneByOne:
     def error(self, i: int, what: str) -> SamplerError:
         return SamplerError(f"environment {self._columns[i]} ({self.envs[i].spec.name}) {what}")
 
-    def close(self) -> None:
-        close_all(self.envs)
-
     def _reset(self, i: int, out: NDArray[Any]) -> None:
         self.envs[i].reset(out)
         if self._reset_info is not None:
@@ -233,12 +228,7 @@ class OneByOne:
 
     def _failure(self, i: int, call: str, error: BaseException) -> SamplerError:
         """The error to raise ``from error`` when environment ``i`` raised it in ``call``."""
-        env = self.envs[i]
-        if isinstance(error, EnvError):  # which says the rest, and where something was raised
-            what = str(error).removeprefix(f"environment {env.spec.name}").lstrip(": ")
-        else:
-            what = f"failed in {call}: {type(error).__name__}: {error}{place_of(error)}"
-        return self.error(i, what)
+        return self.error(i, failure(self.envs[i].spec.name, call, error))
 
     def _write_info(self, all_info: NDArray[Any], k: int, info: Sequence[float]) -> None:
         """Write the values of a step or reset, NaN if it has none."""
@@ -349,9 +339,6 @@ class AtOnce:
         first, last = self._columns.start, self._columns.stop - 1
         return SamplerError(f"environments {first} to {last} ({self.spec.name}), a batch: {what}")
 
-    def close(self) -> None:
-        self._batch.close()
-
     def _encode(self, i: int, is_idle: bool) -> bytes:
         state = self._batch.get_state(i)
         check_takes(self._batch.set_state, i, state)
@@ -366,10 +353,7 @@ class AtOnce:
         try:
             return call(*arguments)
         except FAILURES as error:
-            what = f"failed in {name}: {type(error).__name__}: {error}{place_of(error)}"
-            if isinstance(error, EnvError):  # which says the rest
-                what = str(error).removeprefix(f"environment {self.spec.name}")
-            raise self.error(0, what.lstrip(": ")) from error
+            raise self.error(0, failure(self.spec.name, name, error)) from error
 
     def _refuse_rewards(self) -> NoReturn:
         for name in ("reward", "raw_reward"):

@@ -22,7 +22,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from accel_rl.envs.base import EnvFactory, close_all
+from accel_rl.envs.base import EnvFactory, close_envs
 from accel_rl.envs.reach import Answer
 from accel_rl.samplers.base import SamplerError
 from accel_rl.samplers.block import Block, check_distinct, environment_seed
@@ -87,7 +87,7 @@ def end_after_failure(blocks: Blocks) -> None:
     signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
     flush()
     with suppress(BaseException):
-        close_all([block for _, block in blocks])
+        close_envs([env for _, block in blocks for env in block.envs])
     flush()
     with suppress(BaseException):  # also those that have left the process group
         import psutil  # here, since workers start sooner without
@@ -242,10 +242,10 @@ def _packed(answers: dict[int, Answer]) -> bytes:
 
 def _close(blocks: Blocks) -> None:
     """Close all environments, once: a failure of that must not lead to it again."""
-    last = [each for _, each in blocks]
+    last = [env for _, block in blocks for env in block.envs]
     blocks.clear()
     try:
-        close_all(last)
+        close_envs(last)
     except FAILURES as error:
         raise CloseError(str(error)) from error
 

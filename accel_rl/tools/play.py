@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from accel_rl.config import TrainConfig
-from accel_rl.envs.shown import make_shown_env
 from accel_rl.runs.directory import plain_options
 from accel_rl.runs.saved import find_policy, read_trusted_config
 from accel_rl.samplers import PolicyInput
@@ -26,6 +25,7 @@ from accel_rl.system.process_settings import directory, taking_back
 from accel_rl.tools.movie import SUFFIXES, film
 from accel_rl.tools.output import check_output, show_progress
 from accel_rl.tools.policy import SavedPolicy, load_agent
+from accel_rl.tools.shown import make_shown_env
 from accel_rl.trackers import Trackers
 from accel_rl.training.devices import pick_device
 from accel_rl.training.evaluation import longest_game

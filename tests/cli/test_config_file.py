@@ -233,7 +233,7 @@ def test_parts_of_a_sweep_share_the_copy_of_the_file(tmp_path) -> None:
     folder.mkdir()
     (folder / "config.yaml").write_text("env: catch\n")  # another part has come as far as this
     assert make_directory(options, runs) == make_directory(options, runs) == folder
-    written(tmp_path, "env: counting\n")
+    written(tmp_path, "env: CartPole-v1\n")
     with pytest.raises(ValueError, match="is not empty; choose another"):
         make_directory(options, plan_runs({"seed": "0,1"}, options.config))
 
@@ -267,7 +267,7 @@ def test_sweep_goes_on_with_the_file_as_it_was(tmp_path) -> None:
     short = "env: catch\nserial: true\ntotal_steps: 160\nlog_interval: 80\ndecorrelation_steps: 0\n"
     file = written(tmp_path, short + "run_dir: elsewhere\n")
     assert main(["sweep", file, "seed=0..1", f"sweep_dir={folder}"]) == 0
-    written(tmp_path, "env: counting\n")
+    written(tmp_path, "env: CartPole-v1\n")
     assert [run.name for run in read_plan(folder)] == ["catch-a2c-0", "catch-a2c-1"]
     assert main(["sweep", f"resume={folder}"]) == 0
     for seed in (0, 1):

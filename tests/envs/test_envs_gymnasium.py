@@ -1,7 +1,6 @@
 """Gymnasium environments behind our contract: spaces, calls, seeds, and what is refused."""
 
 import ctypes
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -188,7 +187,7 @@ def test_seed_is_shortened_where_a_simulator_does_not_take_it() -> None:
         env.reset(out)
         assert scripted.seeds == seeds
     env.seed(np.random.SeedSequence(2**40))  # nobody draws such a seed: it was given
-    with pytest.raises(EnvError, match="OverflowError"):
+    with pytest.raises(OverflowError):
         env.reset(out)
 
 
@@ -212,49 +211,29 @@ def broken() -> Any:
     raise KeyError("lost")
 
 
-def test_close_closes_the_environment_and_an_error_there_is_named(monkeypatch) -> None:
+@pytest.mark.parametrize("call", ["reset", "step", "close"])
+def test_error_of_the_environment_is_passed_on_as_it_is(call: str, monkeypatch) -> None:
+    """Whoever steps it names the environment and the call."""
     scripted = Scripted()
-    env, _ = wrap(scripted)
-    env.close()
-    assert scripted.is_closed
-    monkeypatch.setattr(scripted, "close", sys.exit)
-    with pytest.raises(EnvError, match="scripted failed in close: SystemExit"):
-        env.close()
-
-
-def test_error_in_the_constructor_is_named_and_chained() -> None:
-    with pytest.raises(EnvError, match=r"mine failed in its constructor: KeyError: 'lost'") as info:
-        GymnasiumEnv(broken, "mine")
-    assert isinstance(info.value.__cause__, KeyError)
-
-
-def test_error_in_reset_is_named_and_chained() -> None:
-    env, out = wrap(Scripted(reset=broken))
-    match = r"scripted failed in reset: KeyError: 'lost' \(.*test_envs_gymnasium.py, line \d+, in"
-    with pytest.raises(EnvError, match=match) as info:
-        env.reset(out)
-    assert isinstance(info.value.__cause__, KeyError)
+    env, out = wrap(scripted)
+    monkeypatch.setattr(scripted, call, lambda *_, **__: broken())
+    with pytest.raises(KeyError, match="lost"):
+        {"reset": lambda: env.reset(out), "step": lambda: env.step(0, out), "close": env.close}[
+            call
+        ]()
 
 
 @pytest.mark.parametrize(
     ("step", "said"),
     [
-        (broken, "scripted failed in step: KeyError: 'lost'"),
-        (sys.exit, "scripted failed in step: SystemExit: "),
         (lambda: (1.0, False), "scripted: step observation, reward, terminated, truncated, info 4"),
-        (lambda: ("much", False, False), "scripted reward str step one number"),
-        (lambda: ("1", False, False), "scripted reward str step one number"),
-        (lambda: (np.ones(2), False, False), "reward ndarray (float64 of shape (2,)"),
-        (lambda: (float("nan"), False, False), "reward nan step finite"),
-        (lambda: (float("inf"), False, False), "reward inf step finite"),
-        (lambda: (-1e300, False, False), "reward -1e+300 step float32"),
         (lambda: (1.0, {}, False), "terminated dict step {}; bool"),
         (lambda: (1.0, None, False), "terminated NoneType step None; bool"),
         (lambda: (1.0, False, "no"), "truncated str step 'no'; bool"),
         (lambda: (1.0, 2, False), "terminated int step 2; bool"),
         (lambda: (1.0, np.ones(2), False), "terminated ndarray (float64 of shape (2,)"),
     ],
-    ids="raises exits few no-number digit array nan inf large swapped none text int flags".split(),
+    ids="few swapped none text int flags".split(),
 )
 def test_bad_step_is_refused(step: Callable[[], Any], said: str) -> None:
     env, out = wrap(Scripted(step=step))

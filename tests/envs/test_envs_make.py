@@ -10,13 +10,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from counting_env import CountingEnv
 from gymnasium.envs.classic_control import CartPoleEnv
 from refusals import rows, words
 
 from accel_rl.envs import (
     AtariConfig,
     Catch,
-    CountingEnv,
     EnvError,
     EnvSpec,
     StepResult,
@@ -53,7 +53,7 @@ def test_stack_that_is_not_the_first_axis_is_refused(shape: tuple[int, ...]) -> 
     [
         ("breakout", "breakout", (4, 104, 80), 4),
         ("catch", "catch", (10, 5), 3),
-        ("counting", "counting", (3,), 4),
+        ("counting_env:CountingEnv", "counting", (3,), 4),
         ("CartPole-v1", "CartPole-v1", (4,), 2),
         ("FrozenLake-v1", "FrozenLake-v1", (), 4),
         ("ALE/Pong-v5", "ALE/Pong-v5", (210, 160, 3), 6),
@@ -92,7 +92,7 @@ CartPole-v7 | did you mean CartPole-v1
 ALE/Pnog-v5 | did you mean ALE/Pong-v5
 accel_rl:CartPole-v7 | did you mean CartPole-v1
 minatar/braekout | did you mean breakout
-qqqqqq | Atari minatar/GAME, catch, counting
+qqqqqq | Atari minatar/GAME, catch, a Gymnasium id
 no_such_module:make | no_such_module cannot be imported
 no_such:Mine-v0 | no_such cannot be imported
 accel_rl.envs:make | accel_rl.envs has no function make

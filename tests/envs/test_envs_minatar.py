@@ -11,7 +11,7 @@ from accel_rl.envs import make_env_factory, probe_spec
 from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import Resumable, StepResult
 from accel_rl.envs.minatar import GAMES, MinAtarEnv
-from accel_rl.envs.shown import make_shown_env
+from accel_rl.tools.shown import make_shown_env
 
 needs_minatar = pytest.mark.skipif(
     importlib.util.find_spec("minatar") is None,

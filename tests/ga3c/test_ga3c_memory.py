@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from counting_env import CountingEnv
 from queued_play import make_sampler, policy, take_all
 from run_files import numbers_of
 from saved_runs import quiet
@@ -17,7 +18,6 @@ from torch import Tensor
 from accel_rl.agents import RecurrentAgent
 from accel_rl.algos.actor_critic import evaluate
 from accel_rl.cli.parse import parse_arguments
-from accel_rl.envs.counting import CountingEnv
 from accel_rl.ga3c.learner import GA3C, GA3CConfig, Samples
 from accel_rl.ga3c.segments import Segment
 from accel_rl.ga3c.threads import line_up, predict

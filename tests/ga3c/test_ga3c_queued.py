@@ -9,6 +9,7 @@ from itertools import count
 import numpy as np
 import psutil
 import pytest
+from counting_env import CountingEnv
 from queued_play import (
     make_sampler,
     policy,
@@ -21,7 +22,6 @@ from queued_play import (
 from tiers import PROCESSES, SLOW, slow
 from toy_envs import ScriptedEnv, ToyEnv
 
-from accel_rl.envs.counting import CountingEnv
 from accel_rl.ga3c.arguments import check_queued
 from accel_rl.ga3c.queue import QueueClosed
 from accel_rl.ga3c.sampler import QueuedSampler

@@ -232,6 +232,16 @@ def returns_text_as_reward() -> Any:
 
 
 @fault
+def returns_array_as_reward() -> Any:
+    return zeros(), zeros(2), False, False, {}
+
+
+@fault
+def returns_large_reward() -> Any:
+    return zeros(), -1e300, False, False, {}
+
+
+@fault
 def returns_another_shape() -> Any:
     return zeros(4), 0.0, False, False, {}
 
@@ -318,7 +328,9 @@ TOLD = {
     "starts_session_and_raises": "RuntimeError",
     "returns_nan_reward": "returned the reward nan",
     "returns_infinite_reward": "returned the reward inf",
-    "returns_text_as_reward": "reward of type str",
+    "returns_text_as_reward": r"it returned StepResult\(reward='1', .* is no StepResult",
+    "returns_array_as_reward": r"it returned StepResult\(reward=array.* is no StepResult",
+    "returns_large_reward": "returned the reward -inf",
     "returns_another_shape": r"shape \(4,\) from step; its observation space says \(3,\)",
     "changes_its_space": r"shape \(4,\) from step; its observation space says \(3,\)",
     "returns_another_dtype": "dtype complex128 .* says float32",

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import psutil
+from counting_env import CountingEnv
 
-from accel_rl.envs import Catch, CountingEnv
+from accel_rl.envs import Catch
 from accel_rl.envs.base import EnvSpec, StepResult
 from accel_rl.spaces import Leaf, discrete
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from batches import Walks
+from counting_env import CountingEnv
 from sampler_cases import assert_same_rollouts, make
 from space_envs import SpaceEnv
 from tiers import processes, slow, slow_processes
@@ -24,7 +25,6 @@ from accel_rl.envs import (
     AtariConfig,
     Batched,
     Catch,
-    CountingEnv,
     EnvFactory,
     Resumable,
     make_env_factory,

@@ -286,7 +286,7 @@ def runs_before() -> list[PlannedRun]:
     "given",
     [
         {"seed": "3,1,0", "total_steps": "2e3"},
-        {"env": "catch,counting", "algo": "a2c,ppo"},
+        {"env": "catch,CartPole-v1", "algo": "a2c,ppo"},
     ],
 )
 def test_sweep_grows_by_longer_lists_and_keeps_its_runs(given: dict[str, str], tmp_path) -> None:

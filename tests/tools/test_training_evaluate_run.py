@@ -36,7 +36,9 @@ def evaluate(run_dir: Path, **options: Any) -> EvaluationReport:
 
 @pytest.fixture(scope="module")
 def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tmp_path_factory.mktemp("counting") / "run", "env=counting", "seed=3")
+    return trained(
+        tmp_path_factory.mktemp("counting") / "run", "env=counting_env:CountingEnv", "seed=3"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +81,9 @@ def test_file_holds_the_report_and_is_replaced_if_asked_alone(
     assert json.loads(out.read_text()) == dataclasses.asdict(report)
     assert [path.name for path in tmp_path.iterdir()] == ["scores.json"]
     evaluate(counting)
-    assert json.loads((counting / "evaluation.json").read_text())["env"] == "counting"
+    assert (
+        json.loads((counting / "evaluation.json").read_text())["env"] == "counting_env:CountingEnv"
+    )
     monkeypatch.setattr("accel_rl.tools.evaluate.play_games", None)
     with pytest.raises(ValueError, match=r"evaluation\.json exists; .*overwrite=true"):
         evaluate(counting, overwrite=False)
@@ -153,7 +157,7 @@ def test_games_are_cut_off_at_the_limit_that_is_given_and_not_at_that_of_trainin
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("max_noops", 3, "max_noops=3 no effect env=counting is no Atari game"),
+        ("max_noops", 3, "max_noops=3 no effect env=counting_env:CountingEnv is no Atari game"),
         ("checkpoint", 7, "no checkpoint of step 7; there are 40"),
         ("out", "scores.txt", "out=scores.txt must end in .json"),
         ("out", "absent/scores.json", "there is no directory absent; make it first"),
@@ -231,7 +235,9 @@ def test_ctrl_c_ends_an_evaluation_and_its_workers_quietly_and_writes_nothing(
 
 
 def test_run_of_agents_in_processes_can_be_evaluated_without(monkeypatch, counting) -> None:
-    config = parse_arguments(["algo=ga3c", "env=counting", "model=mlp", "num_envs=2"])
+    config = parse_arguments(
+        ["algo=ga3c", "env=counting_env:CountingEnv", "model=mlp", "num_envs=2"]
+    )
     read = "accel_rl.tools.evaluate.read_trusted_config"
     monkeypatch.setattr(read, lambda run_dir, trust: config)
     monkeypatch.setattr("accel_rl.tools.evaluate.load_agent", lambda *args, **options: (None, 0))

@@ -13,10 +13,10 @@ from refusals import words
 from saved_runs import Pay, prefer_action, quiet, trained
 
 from accel_rl.envs import AtariConfig, Batched, EnvError, StepResult, make_env_factory
-from accel_rl.envs.shown import make_shown_env
 from accel_rl.spaces import Leaf
 from accel_rl.tools.movie import film
 from accel_rl.tools.play import Game, PlayOptions, play
+from accel_rl.tools.shown import make_shown_env
 
 
 def play_game(run_dir: Path, **options: Any) -> Game:
@@ -270,7 +270,7 @@ def test_environment_whose_observations_are_single_numbers_is_filmed(tmp_path) -
 
 @pytest.mark.parametrize(
     ("env", "advice"),
-    [("counting", ""), ("test_training_play:Drawn", 'render_mode="rgb_array"')],
+    [("counting_env:CountingEnv", ""), ("test_training_play:Drawn", 'render_mode="rgb_array"')],
 )
 def test_environment_without_pictures_is_refused(env: str, advice: str, tmp_path) -> None:
     run_dir = trained(tmp_path / "run", f"env={env}")

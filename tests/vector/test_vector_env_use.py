@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from counting_env import CountingEnv
 from echo_env import EchoEnv
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as wrappers
@@ -93,7 +94,7 @@ def test_same_seed_gives_the_same_for_all_numbers_of_workers_and_groups(
 
 
 def test_reset_with_a_seed_repeats_the_episodes() -> None:
-    env = VectorEnv("counting", B, num_workers=0)
+    env = VectorEnv(CountingEnv, B, num_workers=0)
     first, second, other = play(env, 10, seed=3), play(env, 10, seed=3), play(env, 10, seed=4)
     assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
     assert not np.array_equal(first[0], other[0])

@@ -37,12 +37,13 @@ SMALL = "num_envs=4 decorrelation_steps=10 log_interval=60 checkpoint_interval=2
 EVALUATED = "evaluation_interval=100 evaluation_steps=2 evaluation_envs=2"
 REPLAY = "batch_size=16 min_steps=120 replay_size=3000 save_replay=true training_intensity=4"
 FEW = "checkpoint_interval=80 total_steps=160"
+COUNTING = "counting_env:CountingEnv"
 SWING = "env=control_envs:Swing normalize_observation=true normalize_reward=true"
 RUNS = {
     "a2c": f"algo=a2c env=catch serial=true {EVALUATED} {FEW}",
     "ppo": f"algo=ppo {SWING} horizon=20 minibatch_size=40 epochs=2 clip_value=true num_workers=2",
     "atari": f"algo=a2c env=pong sticky_actions=0.25 num_workers=2 {FEW}",
-    "counting": "algo=a2c env=counting gru=true reset_policy=wait overlap=true serial=true",
+    "counting": f"algo=a2c env={COUNTING} gru=true reset_policy=wait overlap=true serial=true",
     "vtrace": f"algo=a2c vtrace=true {SWING} lstm=true overlap=true num_workers=2",
     "ppo-lstm": f"algo=ppo {SWING} lstm=true overlap=true horizon=20 minibatch_size=20 serial=true",
     "pqn": "algo=pqn env=catch horizon=10 minibatch_size=20 lr_schedule=linear num_workers=2",

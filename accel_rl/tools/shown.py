@@ -7,27 +7,24 @@ returns, or their observation where they have none.
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 
 from accel_rl.envs.atari import AtariEnv
 from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import Array, Environment, EnvSpec, StepResult
 from accel_rl.envs.batched import Batched
-from accel_rl.envs.errors import EnvError, env_failure
+from accel_rl.envs.errors import EnvError, naming
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
 from accel_rl.envs.make import ADAPTED, is_atari_game, make_env_factory
 from accel_rl.spaces import zeros
-from accel_rl.system.functions import FAILURES
+from accel_rl.tools.movie import Picture
 
-Picture = NDArray[np.uint8]
 Show = Callable[[Picture], None]
 
 ATARI_FRAMES_PER_SECOND = 60.0
@@ -55,19 +52,24 @@ def make_shown_env(name: str, atari: AtariConfig, show: Show) -> ShownEnv:
         raise _is_batch(name)
     if is_atari_game(name):
         return ShownEnv(_ShownAtari(name, atari, show), ATARI_FRAMES_PER_SECOND)
-    if name in gymnasium.registry or re.search(r"-v\d+$", name):
-        make = functools.partial(
-            gymnasium.make, name, render_mode="rgb_array", disable_env_checker=True
-        )
-        return _shown_gymnasium(make, name, show)
-    env = make_env_factory(name)()
+    env: Any
+    with naming(name, "its constructor"):
+        if name in gymnasium.registry or re.search(r"-v\d+$", name):
+            make = partial(gymnasium.make, name, disable_env_checker=True)
+            env = GymnasiumEnv(lambda: make(render_mode="rgb_array"), name)
+        else:
+            env = make_env_factory(name)()
     if isinstance(env, Batched):
         raise _is_batch(name)
     if isinstance(env, GymnasiumEnv) and env.env.render_mode == "rgb_array":
-        return _shown_gymnasium(lambda: env.env, name, show)
-    if not hasattr(env, "picture"):
-        _picture(zeros(env.spec.observation, 1)[0, ...], name)
-    return ShownEnv(_ShownObservations(env, show), STEPS_PER_SECOND)
+        rate = env.env.metadata.get("render_fps") or 0.0
+        return ShownEnv(
+            _Shown(env, show, _Rendered(env.env)), rate if rate > 0 else STEPS_PER_SECOND
+        )
+    if hasattr(env, "picture"):
+        return ShownEnv(_Shown(env, show, lambda out: env.picture()), STEPS_PER_SECOND)
+    _picture(zeros(env.spec.observation, 1)[0, ...], name)
+    return ShownEnv(_Shown(env, show, lambda out: _picture(out, name)), STEPS_PER_SECOND)
 
 
 class _ShownAtari(AtariEnv):
@@ -89,26 +91,45 @@ class _ShownAtari(AtariEnv):
         self._act = act_and_show  # type: ignore[assignment]  # the emulator's is overloaded
 
 
-class _ShownGymnasium(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Shows what the environment renders after each reset and step."""
+class _Shown:
+    """Shows ``picture`` of the observation after each reset and step; failures are named."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any], show: Show) -> None:
-        super().__init__(env)
-        self._show = show
+    def __init__(self, env: Environment, show: Show, picture: Callable[[Array], Picture]) -> None:
+        self._env, self._show, self._picture = env, show, picture
+
+    @property
+    def spec(self) -> EnvSpec:
+        return self._env.spec
+
+    def seed(self, seed: np.random.SeedSequence) -> None:
+        with naming(self.spec.name, "seed"):
+            self._env.seed(seed)
+
+    def reset(self, out: Array) -> None:
+        with naming(self.spec.name, "reset"):
+            self._env.reset(out)
+            self._show(self._picture(out))
+
+    def step(self, action: Any, out: Array) -> StepResult:
+        with naming(self.spec.name, "step"):
+            result = self._env.step(action, out)
+            self._show(self._picture(out))
+        return result
+
+    def close(self) -> None:
+        with naming(self.spec.name, "close"):
+            self._env.close()
+
+
+class _Rendered:
+    """What an environment of Gymnasium's renders."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        self._env = env
         self._size: tuple[int, ...] | None = None
 
-    def reset(self, **options: Any) -> Any:
-        result = super().reset(**options)
-        self._render()
-        return result
-
-    def step(self, action: Any) -> Any:
-        result = super().step(action)
-        self._render()
-        return result
-
-    def _render(self) -> None:
-        picture = self.env.render()
+    def __call__(self, _: Array) -> Picture:
+        picture: Any = self._env.render()
         if not isinstance(picture, np.ndarray) or picture.ndim != 3:
             raise EnvError(f"rendering gave no picture but a {type(picture).__name__}")
         self._size = self._size or picture.shape
@@ -117,60 +138,7 @@ class _ShownGymnasium(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"rendering gave a picture of shape {picture.shape} after one of {self._size}; a "
                 "film needs pictures of one size"
             )
-        self._show(picture.astype(np.uint8, copy=False)[:, :, :3])
-
-
-def _shown_gymnasium(
-    make: Callable[[], gymnasium.Env[Any, Any]], name: str, show: Show
-) -> ShownEnv:
-    env = GymnasiumEnv(lambda: _ShownGymnasium(make(), show), name)
-    frames_per_second = env.env.metadata.get("render_fps") or 0.0
-    return ShownEnv(env, frames_per_second if frames_per_second > 0 else STEPS_PER_SECOND)
-
-
-class _ShownObservations:
-    """Shows the environment's ``picture``, or its observation, after each reset and step."""
-
-    def __init__(self, env: Environment, show: Show) -> None:
-        self._env = env
-        self._show_picture = show
-
-    @property
-    def spec(self) -> EnvSpec:
-        return self._env.spec
-
-    def seed(self, seed: np.random.SeedSequence) -> None:
-        with self._failing("seed"):
-            self._env.seed(seed)
-
-    def reset(self, out: Array) -> None:
-        with self._failing("reset"):
-            self._env.reset(out)
-        self._show(out)
-
-    def step(self, action: int, out: Array) -> StepResult:
-        with self._failing("step"):
-            result = self._env.step(action, out)
-        self._show(out)
-        return result
-
-    def close(self) -> None:
-        with self._failing("close"):
-            self._env.close()
-
-    def _show(self, observation: Array) -> None:
-        draw = getattr(self._env, "picture", None)
-        self._show_picture(draw() if draw else _picture(observation, self.spec.name))
-
-    @contextmanager
-    def _failing(self, call: str) -> Iterator[None]:
-        """Within, what the environment raises is told as an `EnvError`."""
-        try:
-            yield
-        except EnvError:
-            raise
-        except FAILURES as error:
-            raise env_failure(self.spec.name, call, error) from error
+        return picture.astype(np.uint8, copy=False)[:, :, :3]
 
 
 def _is_batch(name: str) -> EnvError:

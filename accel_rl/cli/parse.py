@@ -24,8 +24,7 @@ from accel_rl.config import TrainConfig
 from accel_rl.options import Option, field_docs, format_value, list_options
 from accel_rl.presets import PRESETS, find_preset, ppo
 from accel_rl.runs.option_file import exact_text, read_option_file
-from accel_rl.runs.saved import SavedConfig, read_saved
-from accel_rl.runs.yaml_file import code_in, refuse_code
+from accel_rl.runs.saved import read_trusted_config
 from accel_rl.system.functions import first_line
 
 Config = TypeVar("Config")
@@ -48,7 +47,7 @@ python -m accel_rl sweep ...               many runs, for each combination of op
 
 config=FILE reads options from a YAML file, such as the config.yaml of a run. Options on the
 command line override the file. run_dir in the file is ignored. If another person's file or run
-names code (module:function), it runs only with trust=true, or if the command line names it too.
+names code (module:function), it runs only with trust=true.
 
 A key may be shortened to its last part if that names one option: num_envs=64. Counts may be
 written as 3e6. `algo=NAME --help` shows the source, main deviations and values of a preset."""
@@ -65,15 +64,13 @@ def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
 
     Raises:
         UntrustedError: a file or run names code (``module:function``), another person may have
-            written it, ``arguments`` do not name the code as well, and ``trust=true`` is not given.
+            written it, and ``trust=true`` is not given.
         ValueError: an option is unknown, ambiguous, given twice, of the wrong type, out of range or
             without effect. The message names the option and what is allowed.
     """
     given = split(arguments)
     if "resume" in given and "config" not in given:
-        saved = _resumed(given)
-        path = Path(str(saved.config.resume), "config.yaml")
-        return _vouched(_parse(given, saved.config), given, path, saved.is_own)
+        return _parse(given, _resumed(given))
     if "config" not in given:
         config = _parse(given, _preset(given.pop("algo", "a2c"), given))
         if config.trust:
@@ -85,26 +82,13 @@ def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
             f"config={path} cannot be given with resume={given['resume']}, which has its own "
             "options; leave it out"
         )
-    options, is_own = read_option_file(path)
-    preset = str(options.get("algo", ""))
-    if ":" in preset and preset != given.get("algo") and not (is_own or _trusts(given)):
-        refuse_code(path, {"algo": preset})
+    options = read_option_file(path, trust=_trusts(given))
     whole = _over_file(path, options, given)
     try:
         config = _parse(whole, _preset(whole.pop("algo"), whole), set(given))
     except ValueError as error:
         raise ValueError(f"with config={path}: {error}") from error
-    return dataclasses.replace(_vouched(config, given, path, is_own), trust=False)
-
-
-def _vouched(
-    config: TrainConfig, given: Mapping[str, str], path: Path, is_own: bool
-) -> TrainConfig:
-    """``config``, if the code that it names may run: the file at ``path`` says what is not
-    ``given``."""
-    if not (is_own or config.trust):
-        refuse_code(path, {key: code for key, code in code_in(config).items() if key not in given})
-    return config
+    return dataclasses.replace(config, trust=False)
 
 
 def _parse(
@@ -314,19 +298,19 @@ def _trusts(given: Mapping[str, str]) -> bool:
     return override(TrainConfig(), texts)[0].trust
 
 
-def _resumed(given: dict[str, str]) -> SavedConfig:
+def _resumed(given: dict[str, str]) -> TrainConfig:
     """The config of the run to go on with."""
     run_dir = given.pop("resume")
     if not run_dir:
         raise ValueError("resume= names no run directory; name one, or leave it out")
     for key in ("algo", "run_dir"):
-        if key in given and not (key == "algo" and ":" in given[key]):  # which may vouch for itself
+        if key in given:
             raise ValueError(
                 f"{key}={given[key]} cannot be given with resume={run_dir}, which has its own; "
                 "leave it out"
             )
-    saved = read_saved(run_dir, trust=_trusts(given), algo=given.get("algo"))
-    return saved._replace(config=dataclasses.replace(saved.config, resume=run_dir))
+    saved = read_trusted_config(run_dir, trust=_trusts(given))
+    return dataclasses.replace(saved, resume=run_dir)
 
 
 def _is_list(option: Option, text: str) -> bool:

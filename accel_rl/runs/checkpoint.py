@@ -13,8 +13,7 @@ shows damage (`accel_rl.runs.archive`). It is a dict:
 - ``recorder``, ``sampler``, ``evaluator``, ``torch_rng``: what is needed besides to go on as
   if the run had never stopped. ``sampler``: a `SamplerState` as bytes (uint8 ``[n]``), or None
   where the simulators were gone when it was written. ``recurrent_state``: ``[B, S]``, what the
-  policy remembers of their environments, or None. ``signature``: of ``sampler``, and of the name
-  of the environment, with the key of the user whose run it was; None without a key.
+  policy remembers of their environments, or None.
 
 ``checkpoints/best.pt``, where a run evaluates, is the policy of its best evaluation: ``format``,
 ``counts`` (steps), ``score``, and of ``learner`` the ``parameters``. No run goes on from it.
@@ -22,7 +21,6 @@ shows damage (`accel_rl.runs.archive`). It is a dict:
 
 from __future__ import annotations
 
-import hmac
 import math
 import os
 import re
@@ -37,13 +35,12 @@ from torch import Tensor
 from accel_rl.parallel import FlatParameters, TeamError
 from accel_rl.runs.archive import DamagedError, leaves, read_archive, write_archive
 from accel_rl.runs.files import write_whole
-from accel_rl.system.signing import sign, user_key
 
 FORMAT = 5
 """raised when what a checkpoint holds changes"""
 COUNTS = ("steps", "frames", "updates", "episodes", "training_seconds")
 _NAME = re.compile(r"steps_[0-9]{12,}\.pt")
-PART = ("algorithm", "sampler", "recurrent_state", "signature", "torch_rng")
+PART = ("algorithm", "sampler", "recurrent_state", "torch_rng")
 """what each learner has of its own"""
 
 
@@ -167,27 +164,6 @@ def _write(path: Path, state: dict[str, Any]) -> None:
     path.parent.mkdir(exist_ok=True)
     sealed = {"format": FORMAT, **state}
     write_whole(path, lambda file: write_archive(file, sealed), durable=True)
-
-
-def sign_simulators(env: str, state: Mapping[str, Any]) -> str | None:
-    """Return the ``signature`` of a checkpoint's ``state`` of a run in ``env``.
-
-    Emulators take such states as they are: a made-up one makes them read and write where they must
-    not. So the signature is of the states and of what they belong to; it costs nothing where a
-    replay of gigabytes is saved beside them.
-    """
-    key, sampler = user_key(), state.get("sampler")
-    if key is None or not isinstance(sampler, Tensor):
-        return None
-    return sign(key, env.encode(), sampler.numpy().tobytes())
-
-
-def has_own_simulators(env: str, state: Mapping[str, Any]) -> bool:
-    """Whether a run of this user in ``env`` has signed the simulators of a checkpoint."""
-    own, found = sign_simulators(env, state), state.get("signature")
-    if own is None or not isinstance(found, str):
-        return False
-    return hmac.compare_digest(own.encode(), found.encode(errors="replace"))
 
 
 def list_checkpoints(run_dir: Path) -> list[Path]:

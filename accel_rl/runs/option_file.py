@@ -4,36 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from accel_rl.options import format_value
 from accel_rl.runs.yaml_file import read_yaml
 from accel_rl.system.functions import first_line
+from accel_rl.system.signing import UntrustedError
 
 
-class OptionFile(NamedTuple):
-    """What a file says: ``options`` of all groups, by dotted key. ``is_own``: it is the file that a
-    run of this user wrote.
-    """
-
-    options: dict[str, Any]
-    is_own: bool
-
-
-def read_option_file(path: Path) -> OptionFile:
-    """The options in the YAML file ``path``.
+def read_option_file(path: Path, *, trust: bool) -> dict[str, Any]:
+    """The options of all groups in the YAML file ``path``, by dotted key.
 
     ``run_dir`` is left out: it is one run's alone, and a run's own ``config.yaml`` names it.
 
     Raises:
+        UntrustedError: it names code that may not run without ``trust``.
         ValueError: it cannot be read, holds no options, or says ``resume`` or ``trust``.
     """
     if path.is_dir():
         raise ValueError(f"config={path} is a directory; name a file, as in {path}/config.yaml")
     try:
-        tree, is_own = read_yaml(path)
+        tree = read_yaml(path, trust=trust)
+    except UntrustedError:
+        raise
     except Exception as error:  # the disk's, the decoder's, or one of the YAML reader's many
         message = getattr(error, "strerror", None) or first_line(error)
         if mark := getattr(error, "problem_mark", None):
@@ -61,7 +56,7 @@ def read_option_file(path: Path) -> OptionFile:
             f"config={path} says trust, which is for the command line alone; leave it out there"
         )
     options.pop("run_dir", None)
-    return OptionFile(options, is_own)
+    return options
 
 
 def exact_text(value: Any) -> str:

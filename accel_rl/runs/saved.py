@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Collection
 from pathlib import Path
-from typing import NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
@@ -13,8 +13,9 @@ from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 from accel_rl.config import TrainConfig
 from accel_rl.presets import PRESETS, find_preset
 from accel_rl.runs.checkpoint import best_path, checkpoint_path, checkpoint_steps, list_checkpoints
-from accel_rl.runs.yaml_file import code_in, read_yaml, refuse_code
+from accel_rl.runs.yaml_file import CODE_OPTIONS, read_yaml
 from accel_rl.system.functions import first_line
+from accel_rl.system.signing import UntrustedError
 
 
 def read_config(run_dir: str | Path, *, trust: bool = False) -> TrainConfig:
@@ -33,7 +34,7 @@ def read_config(run_dir: str | Path, *, trust: bool = False) -> TrainConfig:
         ValueError: there is no such directory, it is not a run, or this version cannot read its
             ``config.yaml``.
     """
-    return read_saved(run_dir, trust=trust).config
+    return _read(Path(run_dir), trust, ("algo",))
 
 
 def read_trusted_config(run_dir: str | Path, *, trust: bool) -> TrainConfig:
@@ -43,29 +44,14 @@ def read_trusted_config(run_dir: str | Path, *, trust: bool) -> TrainConfig:
         UntrustedError: it names code, is not signed with this user's key, and ``trust`` is false.
         ValueError: as in `read_config`.
     """
-    config, is_own = read_saved(run_dir, trust=trust)
-    if not (is_own or trust):
-        refuse_code(Path(run_dir) / "config.yaml", code_in(config))
-    return config
+    return _read(Path(run_dir), trust, CODE_OPTIONS)
 
 
 PACKAGED_WEIGHTS = "model.safetensors"
 """file of a package that holds the policy, in the place of checkpoints"""
 
 
-class SavedConfig(NamedTuple):
-    """The config of a saved run; ``is_own``: a run of this user wrote it."""
-
-    config: TrainConfig
-    is_own: bool
-
-
-def read_saved(run_dir: str | Path, *, trust: bool = False, algo: str | None = None) -> SavedConfig:
-    """As `read_config`, with the answer to whether this user's run wrote it.
-
-    ``algo``: a preset of the user's own that may be imported without trust, too.
-    """
-    run_dir = Path(run_dir)
+def _read(run_dir: Path, trust: bool, imports: Collection[str]) -> TrainConfig:
     path = run_dir / "config.yaml"
     try:
         path.stat()  # not is_file(), which from Python 3.14 on takes what it cannot read for absent
@@ -78,15 +64,15 @@ def read_saved(run_dir: str | Path, *, trust: bool = False, algo: str | None = N
     except OSError as error:
         raise ValueError(f"{run_dir} cannot be read: {error.strerror}") from error
     try:
-        tree, is_own = read_yaml(path)
+        tree = read_yaml(path, trust=trust, imports=imports)
+    except UntrustedError:
+        raise
     except Exception as error:  # the disk's, the decoder's, or one of the YAML reader's many
         reason = getattr(error, "strerror", None) or first_line(error)
         raise ValueError(f"{path} cannot be read: {reason}") from error
     if not isinstance(tree, DictConfig) or "algo" not in tree or "env" not in tree:
         raise ValueError(f"{path} is not the config of a training run of accel_rl")
     own = str(tree["algo"])
-    if ":" in own and own != algo and not (is_own or trust):
-        refuse_code(path, {"algo": own})
     if ":" not in own and own not in PRESETS:
         raise ValueError(
             f"{path}: algo={own} is unknown to this version of accel_rl, "
@@ -107,7 +93,7 @@ def read_saved(run_dir: str | Path, *, trust: bool = False, algo: str | None = N
         raise ValueError(f"{path} is not valid: {first_line(error)}") from error
     assert isinstance(config, TrainConfig)
     # A file cannot vouch for itself.
-    return SavedConfig(dataclasses.replace(config, resume=None, trust=False), is_own)
+    return dataclasses.replace(config, resume=None, trust=False)
 
 
 def find_checkpoint(run_dir: Path, which: int | str | None = None) -> Path:

@@ -4,21 +4,20 @@ anything.
 The last line of a file that a run or sweep of this user wrote is a comment with a signature of all
 lines before it (see `accel_rl.system.signing`). Copies of the file keep it, and editing the file
 breaks it.
-Code that such a file names runs only if the signature holds or the user says so: see `refuse_code`.
+Code that such a file names runs only if the signature holds or the user says so: see `read_yaml`.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml  # of OmegaConf
 from omegaconf import OmegaConf
 
-from accel_rl.config import TrainConfig
 from accel_rl.runs.files import read_bytes, write_whole
 from accel_rl.system.signing import UntrustedError, is_signed, sign, user_key
 
@@ -35,13 +34,6 @@ _MOST_BYTES = 1 << 24
 """of a file; the longest sweep has a fifth of it"""
 
 
-class YamlFile(NamedTuple):
-    """What `read_yaml` found: OmegaConf's ``tree``; ``is_own``: this user's runs wrote it."""
-
-    tree: Any
-    is_own: bool
-
-
 def write_yaml(path: Path, tree: object, *, signed: bool = True) -> None:
     """Write OmegaConf's ``tree`` to ``path``, ``signed`` if this user has a key.
 
@@ -55,20 +47,50 @@ def write_yaml(path: Path, tree: object, *, signed: bool = True) -> None:
     write_whole(path, data)
 
 
-def read_yaml(path: Path) -> YamlFile:
-    """Read what `write_yaml` or a person wrote to ``path``.
+def read_yaml(
+    path: Path, *, trust: bool, imports: Collection[str] = CODE_OPTIONS, within: str | None = None
+) -> Any:
+    """Return OmegaConf's tree of what `write_yaml` or a person wrote to ``path``.
+
+    This is where it is decided what code may run: code that a file names may if the file is signed
+    with this user's key, or with ``trust``.
+
+    Args:
+        path: the file.
+        trust: whether code that it names may run in any case.
+        imports: options whose code the caller is going to import.
+        within: entry of the file that holds the options. None: they are the whole.
 
     Raises:
         OSError: the file cannot be read, or it is not a regular file.
         Exception: it is no YAML; the reader has many of them.
+        UntrustedError: it names code that may not run.
         ValueError: a value in it stands for another one, such as a variable of the environment.
     """
     data = read_bytes(path, _MOST_BYTES)
     tree = OmegaConf.load(io.StringIO(_without_octal(data.decode())))
-    for key, value in _leaves(OmegaConf.to_container(tree, resolve=False), ""):
+    plain = OmegaConf.to_container(tree, resolve=False)
+    for key, value in _leaves(plain, ""):
         if isinstance(value, str) and "${" in value:
             raise ValueError(f"{key} is {value}, which stands for another value; write that itself")
-    return YamlFile(tree, _is_own(data))
+    options = plain.get(within) if within and isinstance(plain, dict) else plain
+    if not trust and isinstance(options, dict) and not _is_signed(data):
+        code = code_in({str(key): value for key, value in options.items()})
+        if named := " and ".join(f"{key}={code[key]}" for key in code if key in imports):
+            raise UntrustedError(
+                f"{path} names code to run, {named}, and is not signed with your key: somebody "
+                f"else wrote it, or it was edited, or it comes from another machine or user. If "
+                f"you trust that code, give trust=true"
+            )
+    return tree
+
+
+def is_own(path: Path) -> bool:
+    """Return whether the file at ``path`` can be read and is signed with this user's key."""
+    try:
+        return _is_signed(read_bytes(path, _MOST_BYTES))
+    except (OSError, ValueError):
+        return False
 
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -87,13 +109,8 @@ def _without_octal(text: str) -> str:
     return text
 
 
-def code_in(config: TrainConfig) -> dict[str, str]:
-    """Return the options of ``config`` that name modules, whose code a run imports."""
-    return code_among({option: getattr(config, option) for option in CODE_OPTIONS})
-
-
-def code_among(options: Mapping[str, object]) -> dict[str, str]:
-    """Return those of ``options``, of a config that is not read yet, that name modules."""
+def code_in(options: Mapping[str, object]) -> dict[str, str]:
+    """Return those of ``options`` that name modules, whose code a run imports."""
     named = {option: _text(options.get(option, "")) for option in CODE_OPTIONS}
     return {option: value for option, value in named.items() if ":" in value}
 
@@ -103,22 +120,7 @@ def _text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
-def refuse_code(path: Path, code: Mapping[str, str]) -> None:
-    """Raise if there is any ``code``: options in the file at ``path``, which nobody vouches for.
-
-    Raises:
-        UntrustedError: the message names the file and the options.
-    """
-    if code:
-        named = " and ".join(f"{option}={value}" for option, value in code.items())
-        raise UntrustedError(
-            f"{path} names code to run, {named}, and is not signed with your key: somebody else "
-            f"wrote it, or it was edited, or it comes from another machine or user. If you trust "
-            f"that code, give trust=true"
-        )
-
-
-def _is_own(data: bytes) -> bool:
+def _is_signed(data: bytes) -> bool:
     key = user_key()
     body, mark, signature = data.rpartition(_SIGNATURE)
     if key is None or not mark:

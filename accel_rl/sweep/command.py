@@ -24,7 +24,6 @@ from accel_rl.sweep.grow import grow
 from accel_rl.sweep.plan import (
     PlannedRun,
     SweepOptions,
-    check_code,
     check_runs,
     plan_again,
     plan_runs,
@@ -69,11 +68,9 @@ def sweep(arguments: Sequence[str]) -> int:
             if options.resume is None:
                 runs = plan_runs(axes, options.config, trust=options.trust)
             else:
-                runs = read_plan(Path(options.resume), axes, trust=options.trust)
+                runs = read_plan(Path(options.resume), trust=options.trust)
                 if axes:
                     runs = grow(Path(options.resume), runs, axes)
-                if not options.trust:
-                    check_code(Path(options.resume), runs, axes)
             return _sweep(options, runs, console)
     except (ValueError, OSError) as error:
         told: Exception | str = error

@@ -21,9 +21,8 @@ from accel_rl.options import Option, list_options
 from accel_rl.parallel import Ranks
 from accel_rl.presets import PRESETS, find_preset
 from accel_rl.runs.checkpoint import list_checkpoints
-from accel_rl.runs.option_file import read_option_file
 from accel_rl.runs.tables import read_rows
-from accel_rl.runs.yaml_file import code_in, read_yaml, refuse_code, write_yaml
+from accel_rl.runs.yaml_file import is_own, read_yaml, write_yaml
 from accel_rl.settings import check_settings
 from accel_rl.system.signing import UntrustedError
 from accel_rl.tools.human_scores import ATARI_49
@@ -304,7 +303,7 @@ def plan_again(
 ) -> list[PlannedRun]:
     """The same runs, by the options of all that lie in ``sweep_dir``.
 
-    Or those of the lists ``given`` in place of theirs. See `check_code`.
+    Or those of the lists ``given`` in place of theirs.
     """
     axes = {key: ",".join(values) for key, values in _axes(runs).items()}
     return plan_runs(axes | dict(given or {}), options_of_all(sweep_dir), trust=True)
@@ -331,50 +330,28 @@ def _digest(sweep_dir: Path) -> str | None:
     return None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def check_code(sweep_dir: Path, runs: Sequence[PlannedRun], given: Mapping[str, str]) -> None:
-    """Raise unless code that ``runs`` of the sweep in ``sweep_dir`` name may run.
-
-    Code that the lists ``given`` on the command line name may, and all if ``sweep.yaml``, which
-    vouches for the options of all runs, too, was written by a sweep of this user.
-
-    Raises:
-        UntrustedError: it may not.
-    """
-    path = sweep_dir / "sweep.yaml"
-    typed = {key: _values(key, text) for key, text in given.items()}
-    code = {
-        option: value
-        for run in runs
-        for option, value in code_in(run.config).items()
-        if value not in typed.get(option, ())
-    }
-    if not read_yaml(path).is_own:
-        refuse_code(path, code)
-
-
-def read_plan(
-    sweep_dir: Path, given: Mapping[str, str] | None = None, *, trust: bool = False
-) -> list[PlannedRun]:
-    """The runs of the sweep in ``sweep_dir``. See `check_code`.
+def read_plan(sweep_dir: Path, *, trust: bool = False) -> list[PlannedRun]:
+    """The runs of the sweep in ``sweep_dir``.
 
     Args:
         sweep_dir: Directory of the sweep.
-        given: Lists of the command line, whose presets may be imported in any case.
-        trust: Import presets of the user's own although the sweep may be somebody else's.
+        trust: Code that the sweep names may run although it may be somebody else's.
 
     Raises:
-        UntrustedError: There is such a preset, and it may not be imported.
+        UntrustedError: The sweep, or the options of all runs, name code that may not run.
         ValueError: it holds no sweep of this version, or has lost the options of all runs.
     """
     path = sweep_dir / "sweep.yaml"
     if not path.is_file():
         raise ValueError(f"{sweep_dir} holds no sweep: there is no sweep.yaml in it")
     try:
-        tree, is_own = read_yaml(path)
+        tree = read_yaml(path, trust=trust, within="options")
         assert isinstance(tree, DictConfig)
         axes = {str(key): ",".join(map(str, values)) for key, values in tree["options"].items()}
         names = [str(name) for name in tree["runs"]]
         digest = tree.get("config")
+    except UntrustedError:
+        raise
     except Exception as error:  # the disk's, the decoder's, or one of the YAML reader's many
         raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
     if _digest(sweep_dir) != digest:
@@ -382,27 +359,11 @@ def read_plan(
             f"{sweep_dir}/config.yaml, which has options of all runs, is not as it was when the "
             "sweep began; put it back, or begin another sweep"
         )
-    if not (is_own or trust):
-        _refuse_presets(path, axes, dict(given or {}))
-    runs = plan_runs(axes, options_of_all(sweep_dir), trust=True)
+    # Which vouches for the options of all runs, too, by the digest.
+    runs = plan_runs(axes, options_of_all(sweep_dir), trust=trust or is_own(path))
     if [run.name for run in runs] != names:
         raise ValueError(f"{path} is of another version of accel_rl; use the one that made it")
     return runs
-
-
-def _refuse_presets(path: Path, axes: Mapping[str, str], given: Mapping[str, str]) -> None:
-    """Raise UntrustedError if a sweep names a preset that is code, and the command line does not.
-
-    Reading its runs would import it.
-    """
-    file = options_of_all(path.parent)
-    algos = axes.get("algo", "").split(",")
-    if file is not None:
-        algos.append(str(read_option_file(file).options.get("algo", "")))
-    typed = given.get("algo", "").split(",")
-    for algo in algos:
-        if ":" in algo and algo not in typed:
-            refuse_code(path, {"algo": algo})
 
 
 def find_checkpoints(run_dir: Path) -> list[Path]:

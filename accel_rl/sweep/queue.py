@@ -42,11 +42,6 @@ class Job:
     error: str = ""
     left: Path | None = None
 
-    @property
-    def code(self) -> list[str]:
-        """Arguments with the code that the run may import: the sweep has made sure of that."""
-        return [f"{option}={value}" for option, value in code_in(self.run.config).items()]
-
 
 def make_jobs(
     runs: Sequence[PlannedRun], sweep_dir: Path, output_dir: Path, *, trust: bool = False
@@ -95,9 +90,8 @@ def arguments_of(job: Job) -> list[str]:
     Raises:
         ValueError: its files cannot be read, or another process trains in its directory.
     """
-    code = [each for each in job.code if each not in job.run.arguments]
     if find_checkpoints(job.run_dir):
-        again = [f"resume={job.run_dir}", f"total_steps={job.run.config.total_steps}", *job.code]
+        again = [f"resume={job.run_dir}", f"total_steps={job.run.config.total_steps}"]
         return [*again, *["trust=true"] * job.trust]
     if job.run_dir.exists():
         with hold(job.run_dir):
@@ -106,7 +100,9 @@ def arguments_of(job: Job) -> list[str]:
             job.left = job.run_dir
             job.run_dir = job.run_dir.with_name(f"{job.run.name}+{len(_attempts(job)) + 1}")
     of_all = [] if job.config is None else [f"config={job.config}"]
-    return [*job.run.arguments, *code, f"run_dir={job.run_dir}", *of_all]
+    if of_all and code_in(vars(job.run.config)):  # which was let in when the sweep was planned
+        of_all.append("trust=true")
+    return [*job.run.arguments, f"run_dir={job.run_dir}", *of_all]
 
 
 def work_off(

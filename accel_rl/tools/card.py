@@ -80,7 +80,7 @@ def model_card(config: TrainConfig, scores: Scores, files: Sequence[str]) -> str
             ("episodes", f"{scores.num_episodes:,}: {_GAMES[scores.source]}{how}"),
         ]
     trust = ""
-    if code := code_in(config):
+    if code := code_in(vars(config)):
         named = " and ".join(_code(f"{option}={value}") for option, value in code.items())
         trust = f"""
 The options name code that is not in this directory: {named}. `load_policy` needs its modules, and

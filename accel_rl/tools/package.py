@@ -35,10 +35,10 @@ from accel_rl.runs.files import naming, read_text, whole_lines, write_whole
 from accel_rl.runs.saved import (
     PACKAGED_WEIGHTS,
     find_checkpoint,
-    read_saved,
     read_trusted_config,
 )
 from accel_rl.runs.tables import Row, read_rows
+from accel_rl.runs.yaml_file import is_own
 from accel_rl.settings import check_settings
 from accel_rl.system.extras import missing_package
 from accel_rl.system.functions import first_line
@@ -107,7 +107,6 @@ def package_run(run_dir: str | Path, options: PackageOptions) -> Package:
     except ModuleNotFoundError as error:
         raise ValueError(missing_package("package", "hub", error)) from error
     config = read_trusted_config(run_dir, trust=options.trust)
-    is_own = read_saved(run_dir, trust=options.trust).is_own
     checkpoint = find_checkpoint(run_dir, options.checkpoint)
     out = Path(options.out) if options.out else run_dir / "package"
     check_new_folder(out)
@@ -118,7 +117,7 @@ def package_run(run_dir: str | Path, options: PackageOptions) -> Package:
         write_whole(folder / PACKAGED_WEIGHTS, weights)
         # Another person's file would gain a signature that vouches for the code in it.
         shown_config = dataclasses.replace(config, run_dir=None)
-        write_config(shown_config, folder / "config.yaml", signed=is_own)
+        write_config(shown_config, folder / "config.yaml", signed=is_own(run_dir / "config.yaml"))
         for name in ("metrics.csv", "evaluation.csv"):
             if read_rows(run_dir / name, "steps"):  # which checks that it is a table of numbers
                 text = "\n".join([*whole_lines(run_dir / name), ""])

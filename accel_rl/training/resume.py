@@ -22,7 +22,6 @@ from accel_rl.runs.checkpoint import (
     PART,
     check_folder,
     check_learned,
-    has_own_simulators,
     list_checkpoints,
     load_checkpoint,
     part_path,
@@ -30,7 +29,8 @@ from accel_rl.runs.checkpoint import (
 )
 from accel_rl.runs.directory import hold, make_run_directory, run_place
 from accel_rl.runs.files import delete_unfinished
-from accel_rl.runs.saved import find_checkpoint, read_saved
+from accel_rl.runs.saved import find_checkpoint, read_config
+from accel_rl.runs.yaml_file import is_own
 from accel_rl.samplers import SamplerState
 from accel_rl.system.states import decode_state
 from accel_rl.training.build import AnyRun
@@ -55,11 +55,11 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     """
     assert config.resume is not None
     run_dir = run_place(config)
-    before = read_saved(run_dir, trust=config.trust, algo=config.algo).config
+    before = read_config(run_dir, trust=config.trust)
     _refuse_changes(before, config)
     path = find_checkpoint(run_dir)
     try:
-        saved = _without_foreign(config, _load_whole(path))
+        saved = _without_foreign(config, run_dir, _load_whole(path))
     except DamagedError as error:
         raise DamagedError(f"{error}; {way_out(path)}") from error
     steps = int(saved["counts"]["steps"])
@@ -90,15 +90,15 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     except DamagedError as error:
         text = f"{error}; delete it, and environments start new episodes"
         raise DamagedError(text) from error
-    part = _without_foreign(config, part)
+    part = _without_foreign(config, run_dir, part)
     return {**saved, **{name: part.get(name) for name in PART}}
 
 
-def _without_foreign(config: TrainConfig, saved: dict[str, Any]) -> dict[str, Any]:
+def _without_foreign(config: TrainConfig, run_dir: Path, saved: dict[str, Any]) -> dict[str, Any]:
     """A checkpoint, or part of one, without the simulators if those may be somebody else's."""
-    if saved["sampler"] is None or config.trust or has_own_simulators(config.env, saved):
+    if saved["sampler"] is None or config.trust or is_own(run_dir / "config.yaml"):
         return saved
-    return {**saved, "sampler": None, "recurrent_state": None, "is_unsigned": True}
+    return {**saved, "sampler": None, "recurrent_state": None, "is_foreign": True}
 
 
 def way_out(damaged: Path) -> str:
@@ -220,10 +220,10 @@ def describe_resumed(saved: Mapping[str, Any], config: TrainConfig, num_learners
         if saved["sampler"] is None:
             return f"{line}, so all environments start new episodes"
         line += ", whose environments start new episodes"
-    if saved.get("is_unsigned"):
+    if saved.get("is_foreign"):
         return (
-            f"{line}; all environments start new episodes, because their state is not signed with "
-            f"your key (it may be somebody else's, or the run comes from another machine or user); "
+            f"{line}; all environments start new episodes, because the run is not signed with your "
+            f"key (it may be somebody else's, or comes from another machine or user); "
             f"if you trust it, trust=true restores it"
         )
     if saved["sampler"] is None:

@@ -18,7 +18,6 @@ from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec
 from accel_rl.graphs import Graphs
 from accel_rl.parallel import Exchange, Ranks, StoreExchange, Team
-from accel_rl.runs.checkpoint import sign_simulators
 from accel_rl.samplers import SamplerConfig, SamplerState, SamplerTimes
 from accel_rl.samplers.base import Episode
 from accel_rl.samplers.block import count_nothing
@@ -154,7 +153,7 @@ class Run(ABC, Generic[S, L]):
         ``failure``: the `SamplerError` for which the simulators' state is not in it, or None: what
         was learned is worth keeping without them.
         """
-        state = {
+        return {
             "failure": None,
             "learner": self.exchange.state_dict(),
             "algorithm": self.learner.get_state(),
@@ -165,7 +164,6 @@ class Run(ABC, Generic[S, L]):
             **normalizer_state(self.agent),
             **self._sampler_state(),
         }
-        return {**state, "signature": sign_simulators(self.config.env, state)}
 
     def _sampler_state(self) -> dict[str, Any]:
         """The entries of a checkpoint that are about simulators, where there are any."""

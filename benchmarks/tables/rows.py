@@ -16,7 +16,10 @@ MOST_ROWS = 60
 def finished(sweep: str) -> Iterator[tuple[Path, Any]]:
     """Directory and options of each run of ``sweep`` that has made all its steps."""
     for metrics in sorted(Path(sweep).glob("runs/*/metrics.csv")):
-        config, rows = read_yaml(metrics.with_name("config.yaml")).tree, read_rows(metrics, "steps")
+        config, rows = (
+            read_yaml(metrics.with_name("config.yaml"), trust=True),
+            read_rows(metrics, "steps"),
+        )
         if rows and rows[-1]["steps"] >= config["total_steps"]:
             yield metrics.parent, config
 

@@ -43,7 +43,6 @@ def assert_same(one: Any, other: Any) -> None:
 def last_checkpoint(run_dir: Path) -> dict[str, Any]:
     """Its sampler decoded, without the count of how often it was started, and without times."""
     saved = load_checkpoint(list_checkpoints(run_dir)[-1])
-    del saved["signature"]  # of that count, too
     saved["sampler"] = decode_state(saved["sampler"].numpy().tobytes())
     states = saved["sampler"].pop("environments")
     saved["sampler"]["environments"] = {b: decode_state(state) for b, state in enumerate(states)}

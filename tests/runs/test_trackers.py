@@ -92,7 +92,7 @@ def test_missing_package_is_refused_before_the_run(monkeypatch) -> None:
 
 def test_function_of_a_tracker_counts_as_code_that_a_file_names() -> None:
     config = parse_arguments(["tracker=tensorboard,mine:make"])
-    assert code_in(config) == {"tracker": "tensorboard,mine:make"}
+    assert code_in(vars(config)) == {"tracker": "tensorboard,mine:make"}
 
 
 REAL = {

@@ -129,7 +129,7 @@ def checkpoint(num_learners: int = 1, is_new: tuple[bool, ...] = (), **more: Any
         ("a2c", checkpoint(2), ["1 learner in place of 2", "all environments start new"]),
         ("a2c", checkpoint(partless=[1]), ["of learner 1, so all environments start new"]),
         ("a2c", checkpoint(is_new=(False,), partless=[1]), ["learner 1, whose environments start"]),
-        ("a2c", checkpoint(is_unsigned=True), ["not signed", "trust=true"]),
+        ("a2c", checkpoint(is_foreign=True), ["not signed", "trust=true"]),
         ("dqn", checkpoint(is_new=(False,)), ["empty replay", "learning begins again after 2,250"]),
     ],
 )

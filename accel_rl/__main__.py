@@ -30,10 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return _choose(sys.argv[1:] if arguments is None else arguments)()
         except KeyboardInterrupt:
-            return _interrupted()
+            return 128 + signal.SIGINT
         except Exception as error:
             if noted:  # NumPy turns a Ctrl-C that comes while it loads into an ImportError
-                return _interrupted()
+                return 128 + signal.SIGINT
             from accel_rl.system.extras import TRAINING_PACKAGES, missing_package
 
             if not isinstance(error, ModuleNotFoundError):
@@ -81,18 +81,6 @@ def _choose(given: Sequence[str]) -> Callable[[], int]:
     from accel_rl.cli.run import run
 
     return partial(run, given)
-
-
-def _interrupted() -> int:
-    """Return the exit code after SIGINT, which OpenBLAS raises if it cannot start its threads."""
-    from accel_rl.system.processes import NO_MORE_PROCESSES, check_threads
-
-    try:
-        check_threads(1)
-    except RuntimeError:
-        print(f"error: {NO_MORE_PROCESSES}", file=sys.stderr)
-        return 1
-    return 128 + signal.SIGINT
 
 
 if __name__ == "__main__":

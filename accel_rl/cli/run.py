@@ -31,7 +31,6 @@ from accel_rl.samplers import SamplerError
 from accel_rl.system.console import LastingConsole, complain, print_text, tell_error
 from accel_rl.system.functions import ExitError, refusing_exit
 from accel_rl.system.process_settings import directory, taking_back
-from accel_rl.system.processes import NO_MORE_PROCESSES, lacks_processes
 from accel_rl.system.stopping import Interrupted
 from accel_rl.training.build import agent_of
 from accel_rl.training.devices import (
@@ -74,11 +73,6 @@ def run(arguments: Sequence[str]) -> int:
         return _tell_interrupted(interrupted)
     except (ValueError, SamplerError, RunError, TeamError, ExitError) as error:
         tell_error(error, arguments)
-        return 1
-    except (OSError, RuntimeError) as error:
-        if not lacks_processes(error):
-            raise
-        tell_error(NO_MORE_PROCESSES)
         return 1
 
 

@@ -1,31 +1,23 @@
 """Which worker steps which environments, and on which cores workers and the policy's thread run.
 
 Each sampler is planned as if it were alone, so samplers that take turns, as in training and
-evaluation, use the same cores. When a sampler begins to collect while another one of this process
-does, the two divide the cores between them. They keep their parts until one of them is closed.
+evaluation, use the same cores.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 import os
-import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
 from accel_rl.samplers.base import SamplerConfig
 from accel_rl.system.topology import (
-    Core,
     CorePlan,
     Machine,
     Seat,
-    join_cores,
-    physical_cores,
-    place_workers,
     plan_cores,
 )
 
@@ -33,9 +25,6 @@ ALONE = Seat()
 
 MoveOn = Callable[[], None]
 """Moves the calling thread to the next core."""
-
-Places = Sequence[tuple[int, ...]]
-"""CPUs of each worker"""
 
 
 def count_workers(
@@ -146,152 +135,6 @@ def assign_agents(num_agents: int, envs_per_agent: int) -> list[list[range]]:
     return [[own[a] if g == a else nothing for g in range(num_agents)] for a in range(num_agents)]
 
 
-def even_num_envs(config: SamplerConfig, num_workers: int) -> list[int]:
-    """Return the nearest values of ``num_envs`` that keep all workers evenly busy.
-
-    All wait for the workers with the most environments. An empty list stands for a ``num_envs`` of
-    ``config`` that makes these work at most 5 % more than the mean.
-    """
-    slices = num_workers // config.workers_per_core
-    mean = config.num_envs / slices
-    if math.ceil(mean) <= 1.05 * mean:
-        return []
-    step = config.num_groups * slices
-    below = config.num_envs // step * step
-    return [each for each in (below, below + step) if each]
-
-
-def num_envs_for_all(config: SamplerConfig, num_workers: int, num_possible: int) -> int | None:
-    """Return a ``num_envs`` of which each worker has one environment of each group.
-
-    ``num_possible``: the workers that the cores are enough for, of `count_workers`. None: more than
-    half of them are there already, or they are fewer than 8, or ``config`` says how many workers
-    there are to be.
-    """
-    if config.num_workers is not None or num_possible < 8 or 2 * num_workers > num_possible:
-        return None
-    return config.num_groups * num_possible // config.workers_per_core
-
-
-class CoreShare:
-    """The cores of one sampler's workers.
-
-    Args:
-        planned: where the workers run while this sampler is alone; empty if they are not pinned.
-        config: how many workers share a core, and how many cores each worker has.
-        move: moves the workers to new places.
-
-    Attributes:
-        worker_cpus: where the workers are now.
-    """
-
-    def __init__(
-        self, planned: Places, config: SamplerConfig, move: Callable[[Places], None]
-    ) -> None:
-        self._planned = self.worker_cpus = planned
-        self._config = config
-        self._move = move
-        self._number = next(_NUMBERS)
-        self._rivals: weakref.WeakSet[CoreShare] = weakref.WeakSet([self])
-
-    @contextmanager
-    def collecting(self) -> Iterator[None]:
-        """Within, the sampler collects; others that do so now, or begin to, get other cores."""
-        with _LOCK:
-            for other in _COLLECTING:
-                if other not in self._rivals and other._cpus & self._cpus:
-                    self._join(other)
-            _COLLECTING.append(self)
-        try:
-            yield
-        finally:
-            with _LOCK, suppress(ValueError):  # a fork that the policy has made has none
-                _COLLECTING.remove(self)
-
-    def close(self) -> None:
-        """Leave the cores to the others. Calling it again does nothing."""
-        with _LOCK:
-            rivals, self._rivals = self._rivals, weakref.WeakSet()
-            rivals.discard(self)
-            _divide(rivals)
-
-    @property
-    def _cpus(self) -> set[int]:
-        return {cpu for cpus in self._planned for cpu in cpus}
-
-    @property
-    def _num_needed(self) -> int:
-        """Cores on which each worker has its own place."""
-        config = self._config
-        return -(-len(self._planned) // config.workers_per_core) * config.cores_per_worker
-
-    def _join(self, other: CoreShare) -> None:
-        together = self._rivals | other._rivals
-        for each in together:
-            each._rivals = together
-        _divide(together)
-
-    def _place(self, cores: Sequence[Core]) -> None:
-        cpus, config = self._planned, self._config
-        if cores:
-            if config.cores_per_worker > 1:
-                cores = join_cores(cores, config.cores_per_worker, len(cpus))
-            cpus = place_workers(cores, len(cpus), config.workers_per_core)
-        if cpus != self.worker_cpus:
-            self.worker_cpus = cpus
-            self._move(cpus)
-
-
-_LOCK = threading.RLock()  # a signal handler may close a sampler
-_COLLECTING: list[CoreShare] = []
-_NUMBERS = itertools.count()
-
-
-def _forget() -> None:
-    """In a fork: what its parent's threads collect is not collected here."""
-    global _LOCK
-    _LOCK = threading.RLock()
-    _COLLECTING.clear()
-
-
-if hasattr(os, "register_at_fork"):  # not on every system
-    os.register_at_fork(after_in_child=_forget)
-
-
-def _divide(rivals: Iterable[CoreShare]) -> None:
-    """Give each of ``rivals`` cores of its own, if there are enough, else what it had alone."""
-    shares = sorted(rivals, key=lambda share: share._number)  # the oldest has the first cores
-    parts = None
-    if len(shares) > 1:
-        parts = divide_cores([(share._cpus, share._num_needed) for share in shares])
-    for share, part in zip(shares, parts or [[]] * len(shares), strict=True):
-        share._place(part)
-
-
-def divide_cores(wanted: Sequence[tuple[Iterable[int], int]]) -> list[list[Core]] | None:
-    """Divide the cores of this machine among some samplers; None if they need more than there are.
-
-    Args:
-        wanted: for each, the CPUs that it may use, and the number of cores that it needs.
-    """
-    allowed = [set(cpus) for cpus, _ in wanted]
-    free = physical_cores(set().union(*allowed))
-    parts: list[list[Core]] = [[] for _ in wanted]
-    # Who may use the fewest chooses first; then what is left goes to who has the least of it.
-    order = sorted(range(len(wanted)), key=lambda i: len(allowed[i]))
-    for i in order:
-        fitting = [core for core in free if allowed[i].issuperset(core.cpus)]
-        parts[i] = fitting[: wanted[i][1]]
-        if len(parts[i]) < wanted[i][1]:
-            return None
-        free = [core for core in free if core not in parts[i]]
-    for core in free:
-        fitting_parts = [i for i in order if allowed[i].issuperset(core.cpus)]
-        if fitting_parts:
-            parts[min(fitting_parts, key=lambda i: len(parts[i]) / wanted[i][1])].append(core)
-    return parts
-
-
 @contextmanager
 def rotation(cores: Iterable[tuple[int, ...]]) -> Iterator[MoveOn]:
     """Let a policy that has no core of its own move from core to core.
@@ -318,15 +161,17 @@ def rotation(cores: Iterable[tuple[int, ...]]) -> Iterator[MoveOn]:
 
 
 @contextmanager
-def kept_on(cpus: Iterable[int]) -> Iterator[None]:
+def kept_on(cpus: Iterable[int]) -> Iterator[MoveOn]:
     """Keep this thread on ``cpus`` within: those of the core that is planned for a GPU's server.
+
+    Gives a function that does nothing, as that of `rotation`.
 
     After an update, in which all cores idle, the kernel may leave it on the core of a worker, which
     falls behind until the kernel moves one of them; and every group waits for that worker.
     """
     with _restoring_affinity():
         os.sched_setaffinity(0, cpus)
-        yield
+        yield lambda: None
 
 
 @contextmanager

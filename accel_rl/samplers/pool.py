@@ -315,10 +315,6 @@ class WorkerPool:
                 answers |= process.take_answers(pickled)
             return answers
 
-    def move(self, cpus: Sequence[tuple[int, ...]]) -> None:
-        """Move the workers to other CPUs."""
-        self._workers.move(cpus)
-
     def close(self, grace_seconds: float = 5.0) -> None:
         """End the workers, by force after ``grace_seconds``. Calling it again does nothing."""
         if self.is_inherited:  # where another thread may have held the lock

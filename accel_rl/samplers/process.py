@@ -45,7 +45,7 @@ _NO_PYTHON = (
     f"Python, set it to one, or use {_SERIAL}"
 )
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
-"""errors for want of files, and for want of processes or memory"""
+"""errors for want of files, processes or memory"""
 _THREAD_LIMITS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 _LOGGER = logging.getLogger(__name__)
@@ -283,21 +283,13 @@ class WorkerProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
 
-def shortage(error: OSError, num_workers: int) -> Exception:
-    """What to say of ``error``, which came while workers, or what they need, were made."""
-    if error.errno in _SHORTAGES[:2]:
-        return SamplerError(
-            f"no more files can be opened ({error.strerror}); {num_workers} workers need up to "
-            f"{_WORKER_DESCRIPTORS * num_workers} beside those of this program: raise "
-            f"`ulimit -n`, or {_less_than(num_workers)}"
-        )
-    if error.errno in _SHORTAGES[2:]:
-        return SamplerError(
-            f"no more processes can be started ({error.strerror}) for {num_workers} workers; raise "
-            f"`ulimit -u`, or the limit of processes or memory of the container, or "
-            f"{_less_than(num_workers)}"
-        )
-    return error
+def shortage(error: OSError, num_workers: int) -> SamplerError:
+    """Return the error to raise ``from error``, which came while workers were created."""
+    return SamplerError(
+        f"{num_workers} workers cannot be started: {error.strerror}; raise the limits of this "
+        f"process (`ulimit -n`, `ulimit -u`), use fewer workers (num_workers, with GA3C num_groups "
+        f"or max_agents), or use {_SERIAL}"
+    )
 
 
 def allow_open_files(num_workers: int, num_groups: int) -> None:
@@ -305,7 +297,6 @@ def allow_open_files(num_workers: int, num_groups: int) -> None:
 
     Raises:
         SamplerError: this is not Linux.
-        ValueError: it cannot be raised so far.
     """
     if sys.platform != "linux":
         raise SamplerError(
@@ -316,24 +307,9 @@ def allow_open_files(num_workers: int, num_groups: int) -> None:
     own = num_workers * _WORKER_DESCRIPTORS + num_groups * _GROUP_DESCRIPTORS
     needed = own + len(os.listdir("/proc/self/fd")) + 64
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        raise ValueError(
-            f"{num_workers} workers in {num_groups} groups need {needed} open files, and "
-            f"`ulimit -Hn` allows {hard}; raise `ulimit -n` to {needed}, or "
-            f"{_less_than(num_workers)}"
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-
-
-def _less_than(num_workers: int) -> str:
-    if num_workers == 1:
-        return f"use {_SERIAL}"
-    return (
-        f"use fewer workers (a smaller num_workers, with GA3C a smaller num_groups or max_agents), "
-        f"or {_SERIAL}"
-    )
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def store_factory(factory: EnvFactory) -> int:

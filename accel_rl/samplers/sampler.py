@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import fields, replace
 from threading import Lock
 from time import perf_counter
@@ -39,7 +39,6 @@ from accel_rl.samplers.block import EnvStates, count_nothing
 from accel_rl.samplers.boundary import Boundary, EpisodeTracker
 from accel_rl.samplers.layout import (
     ALONE,
-    CoreShare,
     MoveOn,
     assign_columns,
     count_workers,
@@ -313,10 +312,9 @@ class RolloutSampler:
             self._boundary.restart(self._pool.replaced)
             self._pool.replaced.clear()
 
-    @contextmanager
-    def _placed(self) -> Iterator[MoveOn]:
+    def _placed(self) -> AbstractContextManager[MoveOn]:
         """Within, the threads that collect are where they belong."""
-        yield lambda: None
+        return nullcontext(lambda: None)
 
     def take_episodes(self) -> list[Episode]:
         """Return the episodes that ended since the last call, in order of step, then environment.
@@ -500,34 +498,22 @@ class ParallelSampler(RolloutSampler):
         self.num_possible = count_workers(config, cpus, drives_gpu, seat)
         super().__init__(env, config, seed)
         workers = self.plan.worker_cpus
-        pool = WorkerPool(
-            self._factory,
-            self.rollout_spec,
-            config,
-            seed,
-            workers,
-            assign_columns(config, len(workers)),
-            niceness=NICENESS if config.affinity == "rotate" else 0,
+        self._use(
+            WorkerPool(
+                self._factory,
+                self.rollout_spec,
+                config,
+                seed,
+                workers,
+                assign_columns(config, len(workers)),
+                niceness=NICENESS if config.affinity == "rotate" else 0,
+            )
         )
-        self._use(pool)
         # With one group there is nothing to take turns with: all wait while the policy acts.
         self._rotates = config.affinity == "rotate" and config.num_groups > 1 and not drives_gpu
-        places = () if config.affinity == "off" else workers
         self._is_kept = drives_gpu and config.affinity != "off"
-        self._cores = CoreShare(places, config, pool.move)
 
-    @contextmanager
-    def _placed(self) -> Iterator[MoveOn]:
-        with self._cores.collecting():
-            if self._is_kept:
-                with kept_on(self.plan.server_cpus):
-                    yield lambda: None
-                return
-            cores = self._cores.worker_cpus if self._rotates else ()
-            with rotation(cores) as move_on:
-                yield move_on
-
-    def close(self) -> None:
-        """Stop the workers. A second call, or a call in a fork, does nothing."""
-        super().close()
-        self._cores.close()
+    def _placed(self) -> AbstractContextManager[MoveOn]:
+        if self._is_kept:
+            return kept_on(self.plan.server_cpus)
+        return rotation(self.plan.worker_cpus if self._rotates else ())

@@ -221,16 +221,6 @@ class Workers:
                 self.check_open()
             self._epoll.register(process.pidfd, select.EPOLLIN)
 
-    def move(self, cpus: Sequence[tuple[int, ...]]) -> None:
-        """Pin the workers, with all their threads, to other CPUs."""
-        if self.is_closed:  # or this is a fork: the pids may be those of others
-            return
-        self._cpus = cpus
-        for worker, process in list(self.processes.items()):
-            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-                for thread in os.listdir(f"/proc/{process.pid}/task"):
-                    os.sched_setaffinity(int(thread), cpus[worker])
-
     def check_open(self) -> None:
         """Raises SamplerError if this is closed, or that of another process."""
         if self.inherited_from:

@@ -35,7 +35,6 @@ from accel_rl.sweep.queue import Job, make_jobs, note_if_finished, work_off
 from accel_rl.sweep.report import NAMES, Panel, draw_report, format_estimate, write_report
 from accel_rl.sweep.slots import slots_here
 from accel_rl.system.console import LastingConsole, complain, print_text, tell_error
-from accel_rl.system.processes import NO_MORE_PROCESSES, lacks_processes
 from accel_rl.system.signing import user_key
 from accel_rl.system.stopping import Interrupted, StopRequest
 from accel_rl.tools.output import make_table
@@ -76,8 +75,6 @@ def sweep(arguments: Sequence[str]) -> int:
         told: Exception | str = error
         if isinstance(error, WriteError):
             told = explain(error, "choose another sweep_dir")
-        elif lacks_processes(error):
-            told = NO_MORE_PROCESSES
         tell_error(told, ["sweep", *arguments])
         return 1
     except Interrupted as interrupted:

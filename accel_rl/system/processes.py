@@ -10,18 +10,11 @@ import os
 import select
 import signal
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Protocol
 from weakref import WeakSet
 
 import accel_rl
-
-NO_MORE_PROCESSES = (
-    "the system allows no more processes or threads; raise its limit (ulimit -u, or the pids limit "
-    "of the container or job), or use fewer learners, fewer num_workers, or serial=true"
-)
 
 PACKAGE_PARENT = str(Path(accel_rl.__file__).parents[1])
 """the directory in which this package lies"""
@@ -42,37 +35,6 @@ def open_standard_descriptors() -> None:
     for number, (name, mode) in enumerate({"stdin": "r", "stdout": "w", "stderr": "w"}.items()):
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, closefd=False))
-
-
-def lacks_processes(error: BaseException) -> bool:
-    """Return whether ``error`` means that no more processes or threads are allowed."""
-    said = str(error)
-    return isinstance(error, OSError | RuntimeError) and (
-        "temporarily unavailable" in said or "can't start new thread" in said
-    )
-
-
-def check_threads(number: int) -> None:
-    """Check that this process may start ``number`` more threads.
-
-    Libraries in C (OpenMP, torch's store) end the program if they cannot start theirs.
-
-    Raises:
-        RuntimeError: the system does not allow so many; `lacks_processes` is true of the error.
-    """
-    release = threading.Event()
-    started: list[threading.Thread] = []
-    try:
-        for _ in range(number):
-            thread = threading.Thread(target=release.wait)
-            thread.start()
-            started.append(thread)
-    finally:
-        release.set()
-        for thread in started:
-            thread.join()
-            while os.path.exists(f"/proc/self/task/{thread.native_id}"):  # it counts until then
-                time.sleep(1e-4)
 
 
 def add_package_path(environment: dict[str, str]) -> None:

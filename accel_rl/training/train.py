@@ -26,12 +26,10 @@ from accel_rl.runs.directory import describe_machine, log_to, run_place, write_c
 from accel_rl.runs.files import WriteError, explain
 from accel_rl.runs.yaml_file import UNSIGNED
 from accel_rl.samplers import ParallelSampler, SamplerError
-from accel_rl.samplers.layout import even_num_envs, num_envs_for_all
 from accel_rl.spaces import Leaf, Space, leaves_of, without_mask
 from accel_rl.system.console import LastingConsole
 from accel_rl.system.functions import ExitError, place_of, refusing_exit
 from accel_rl.system.process_settings import directory, taking_back
-from accel_rl.system.processes import NO_MORE_PROCESSES, lacks_processes
 from accel_rl.system.signing import user_key
 from accel_rl.system.stopping import Interrupted, StopRequest
 from accel_rl.trackers import check_trackers
@@ -326,7 +324,6 @@ def _uneven(run: AnyRun) -> Iterator[str]:
     config, sampler = run.config, run.sampler
     if not isinstance(sampler, ParallelSampler):
         return
-    num_workers = len(sampler.plan.worker_cpus)
     num_shares = config.sampler.num_envs // sampler.config.num_envs  # one for each learner
     batch = config.learner.batches(config.sampler).get("batch_size")
     if run.device.type == "cuda" and batch and num_shares > 1 and batch.size < 64 * num_shares:
@@ -335,19 +332,6 @@ def _uneven(run: AnyRun) -> Iterator[str]:
             f"{batch.size // num_shares} samples an update, which hardly use a GPU; "
             f"batch_size={256 * num_shares} "
             f"num_envs={8 * num_shares * sampler.num_possible} uses GPUs and cores"
-        )
-        return
-    better = [str(num_shares * each) for each in even_num_envs(sampler.config, num_workers)]
-    if better:
-        yield (
-            f"num_envs={config.sampler.num_envs} gives some of {num_workers} workers more "
-            f"environments than others; num_envs={' or '.join(better)} keeps all evenly busy"
-        )
-    enough = num_envs_for_all(sampler.config, num_workers, sampler.num_possible)
-    if enough is not None:
-        yield (
-            f"num_envs={config.sampler.num_envs} keeps at most half of the cores busy; "
-            f"num_envs={num_shares * enough} keeps all busy"
         )
 
 
@@ -430,6 +414,4 @@ def _explain(error: Exception, config: TrainConfig) -> str:
     place = place_of(error, libraries=False)  # of the user's own network, say
     if isinstance(error, ValueError | SamplerError | FloatingPointError | TeamError | ExitError):
         return f"{error}{place}"
-    if lacks_processes(error):
-        return NO_MORE_PROCESSES
     return f"{type(error).__name__}: {error}{place}"

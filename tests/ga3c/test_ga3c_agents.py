@@ -323,7 +323,7 @@ def test_time_in_which_the_process_was_stopped_is_not_that_of_a_start():
             pool._look()
 
 
-def test_open_files_are_allowed_or_the_number_of_agents_is_refused(monkeypatch):
+def test_as_many_open_files_are_allowed_as_agents_need_and_the_system_permits(monkeypatch):
     """As many as 300 agents need; they are not started."""
     limits = [256, 4000]
     monkeypatch.setattr(resource, "getrlimit", lambda _: tuple(limits))
@@ -333,9 +333,8 @@ def test_open_files_are_allowed_or_the_number_of_agents_is_refused(monkeypatch):
     allow_open_files(300, 300)
     assert 2400 < limits[0] <= 4000
     limits[:] = 256, 300
-    remedies = "300 workers in 300 groups .*`ulimit -n`.*num_workers.*max_agents.*serial=true"
-    with pytest.raises(ValueError, match=remedies):
-        allow_open_files(300, 300)
+    allow_open_files(300, 300)
+    assert limits == [300, 300]
 
 
 def test_open_files_of_an_agent_are_as_many_as_allowed_for():

@@ -284,7 +284,7 @@ def join_closing_thread(sampler: ParallelSampler) -> None:
     assert not thread.is_alive(), "the thread waits for the one that waits for it"
 
 
-REMEDIES = "2 workers.*`ulimit -{}`.*num_workers.*serial=true"
+REMEDIES = "2 workers .*: {}; .*`ulimit -n`, `ulimit -u`.*num_workers.*serial=true"
 
 
 @pytest.mark.parametrize(
@@ -293,8 +293,8 @@ REMEDIES = "2 workers.*`ulimit -{}`.*num_workers.*serial=true"
         (join_closing_thread, SamplerError, "this sampler was closed"),
         slow(ParallelSampler.close, SamplerError, "this sampler was closed"),
         slow(interrupt, KeyboardInterrupt, "^$"),
-        slow(partial(refuse, errno.EAGAIN), SamplerError, "processes.*" + REMEDIES.format("u")),
-        slow(partial(refuse, errno.EMFILE), SamplerError, "files.*" + REMEDIES.format("n")),
+        slow(partial(refuse, errno.EAGAIN), SamplerError, REMEDIES.format("Resource temp.*")),
+        slow(partial(refuse, errno.EMFILE), SamplerError, REMEDIES.format("Too many open files")),
     ],
 )
 def test_start_that_ends_with_its_second_worker_leaves_nothing(act, error, message, monkeypatch):

@@ -1,9 +1,7 @@
 """The pool alone: who steps what, groups served as they come."""
 
-import resource
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,12 +13,8 @@ from accel_rl.samplers import SamplerConfig, SerialSampler, WorkerPool
 from accel_rl.samplers.boundary import Boundary, EpisodeTracker
 from accel_rl.samplers.layout import (
     assign_columns,
-    count_workers,
-    even_num_envs,
-    num_envs_for_all,
     plan_workers,
 )
-from accel_rl.samplers.process import allow_open_files
 from accel_rl.system.topology import Core, Machine
 
 
@@ -85,56 +79,6 @@ def test_no_core_has_more_of_all_groups_together_than_it_must():
     assert max(a + b for a, b in zip(totals[::2], totals[1::2], strict=True)) == 3
 
 
-@pytest.mark.parametrize(
-    "num_envs, groups, workers, expected",
-    [
-        (128, 2, 15, [120, 150]),
-        (64, 2, 15, [60, 90]),
-        (32, 2, 15, [30, 60]),
-        (120, 2, 15, []),
-        (16, 1, 15, [15, 30]),
-        (16, 2, 15, [30]),
-        (16, 2, 8, []),
-        (1000, 2, 15, []),  # 67 instead of 66.7: nobody would notice
-    ],
-)
-def test_numbers_of_environments_that_keep_workers_evenly_busy(num_envs, groups, workers, expected):
-    config = SamplerConfig(num_envs=num_envs, num_groups=groups)
-    assert even_num_envs(config, workers) == expected
-    for number in expected:
-        even = SamplerConfig(num_envs=number, num_groups=groups)
-        totals = {sum(map(len, own)) for own in assign_columns(even, workers)}
-        assert len(totals) == 1
-
-
-@pytest.mark.parametrize(
-    "num_envs, num_cores, settings, expected",
-    [
-        (4, 15, {}, 30),  # 2 groups x 15 workers, an environment each
-        (4, 8, {}, 16),
-        (2, 7, {}, None),  # few cores
-        (8, 15, {}, None),  # 8 workers, more than half
-        (8, 16, {"workers_per_core": 2}, 32),
-        (8, 32, {"cores_per_worker": 2}, 32),
-        (8, 15, {"num_workers": 4}, None),
-    ],
-)
-def test_the_number_of_environments_that_keeps_all_cores_busy(
-    num_envs, num_cores, settings, expected
-):
-    machine = Machine(tuple(Core((cpu,), 0) for cpu in range(num_cores)))
-    config = SamplerConfig(num_envs=num_envs, num_groups=2, **settings)
-    num_workers = len(plan_workers(config, machine=machine).worker_cpus)
-    num_possible = count_workers(config, machine=machine)
-    assert num_envs_for_all(config, num_workers, num_possible) == expected
-    if expected is not None:
-        enough = replace(config, num_envs=expected)
-        num_workers = len(plan_workers(enough, machine=machine).worker_cpus)
-        assert num_workers * config.cores_per_worker == num_cores * config.workers_per_core
-        columns = assign_columns(enough, num_workers)
-        assert {sum(map(len, own)) for own in columns} == {2 // config.workers_per_core}
-
-
 @pytest.mark.parametrize(("num_envs", "expected"), [(8, 8), (16, 15), (30, 15), (14, 14)])
 def test_few_environments_have_a_worker_each_where_cores_suffice(num_envs, expected):
     machine = Machine(tuple(Core((cpu,), 0) for cpu in range(16)))
@@ -189,22 +133,23 @@ def test_groups_are_received_as_they_come():
 
 
 @pytest.mark.parametrize("is_done", [False, True])
-def test_truncation_without_a_free_slot_gives_up_the_bootstrap_value(is_done):
+def test_truncation_keeps_what_was_last_seen_in_the_next_free_slot(is_done):
     config = SamplerConfig(num_envs=2, horizon=4, num_groups=1)
     with SerialSampler(ToyEnv, config=config) as sampler:
         rollout = sampler.rollout
-        rollout.final_step[:] = [[1, -1]]
+        rollout.final_step[:] = -1
+        rollout.final_step[0, 0] = 1
         rollout.valid[:] = True
         rollout.observation[...] = np.arange(rollout.observation.size).reshape(
             rollout.observation.shape
         )
         ended = truncate_running(rollout, range(2), t=2, is_done=is_done, waits=False)
     assert ended == [0, 1]
-    assert rollout.terminated[2].tolist() == [True, False]
+    assert not rollout.terminated[2].any()
     assert rollout.truncated[2].all() and rollout.episode_ended[2].all()
-    assert rollout.final_step.tolist() == [[1, 2]]
-    last_seen = rollout.observation[2 + is_done, 1]
-    assert last_seen.any() and (rollout.final_observation[0, 1] == last_seen).all()
+    assert rollout.final_step[:2].tolist() == [[1, 2], [2, -1]]
+    last_seen = rollout.observation[2 + is_done]
+    assert last_seen.any() and (rollout.final_observation[[1, 0], [0, 1]] == last_seen).all()
     assert (rollout.valid[2] == is_done).all()
 
 
@@ -225,10 +170,3 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     command = [sys.executable, "-c", script]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert int(printed.stdout) > 80 * 5 + 2 * 2 + 64
-
-
-def test_limit_too_low_for_one_worker_asks_for_no_fewer(monkeypatch):
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
-    with pytest.raises(ValueError, match=r"`ulimit -n` to \d+.*serial=true") as error:
-        allow_open_files(1, 1)
-    assert "fewer" not in str(error.value)

@@ -1,6 +1,7 @@
 """What a worker process leaves alone: signals, what its environments start, odd search paths."""
 
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,28 @@ from accel_rl.samplers import (
     SamplerError,
     SerialSampler,
     WorkerError,
+    worker,
 )
+from accel_rl.system import processes
 from accel_rl.vector import VectorEnv
 
 pytestmark = PROCESSES
 
 CONFIG = SamplerConfig(num_envs=2, num_workers=1)
+
+
+def test_worker_takes_its_place_on_its_cores(monkeypatch) -> None:
+    taken: list[Any] = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: taken.append((pid, cpus)))
+    monkeypatch.setattr(os, "nice", taken.append)
+    setup: Any = SimpleNamespace(cpus=(3, 5), niceness=5)
+    worker._take_place(setup)
+    assert taken == [(0, (3, 5)), 5]
+
+
+def test_module_can_be_imported_where_there_are_no_forks(monkeypatch) -> None:
+    monkeypatch.delattr(os, "register_at_fork")
+    runpy.run_path(processes.__file__)
 
 
 @pytest.mark.parametrize("start", [start_program, slow(start_fork)])

@@ -441,7 +441,7 @@ noise_not_restored samplers/boundary.py samplers/test_samplers_state.py
 - self._noise.bit_generator.state = state.noise
 + pass
 
-worker_not_pinned samplers/worker.py samplers/test_samplers_cores.py
+worker_not_pinned samplers/worker.py samplers/test_samplers_worker.py
 - os.sched_setaffinity(0, setup.cpus)
 + pass
 

@@ -38,22 +38,12 @@ def lines(options: str) -> str:
         (f"{CATCH} num_envs=4 total_steps=9", "total_steps=9 is rounded up to 20", True),
         (f"{CATCH} num_envs=4 total_steps=9", "smaller horizon or num_envs", True),
         (f"{CATCH} num_envs=4 total_steps=15", "smaller horizon or num_envs", False),
-        (f"{UNEVEN} num_envs=3", "num_envs=2 or 4", True),
-        (f"{UNEVEN} num_envs=4", "evenly", False),
         (f"{CATCH} lstm=true horizon=1", "use a larger horizon", True),
         ("env=FrozenLake-v1 serial=true", "FlattenObservation", True),
     ],
 )
 def test_what_people_should_know_is_said(options: str, words: str, is_said: bool) -> None:
     assert (words in lines(options)) == is_said
-
-
-@pytest.mark.parametrize(("num_cores", "is_said"), [(15, True), (7, False)])
-def test_how_many_environments_keep_all_cores_busy_is_said(
-    num_cores: int, is_said: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("accel_rl.samplers.sampler.count_workers", lambda *_: num_cores)
-    assert ("num_envs=30 keeps all busy" in lines(FEW)) == is_said
 
 
 @pytest.mark.parametrize(

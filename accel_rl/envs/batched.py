@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkab
 import numpy as np
 from numpy.typing import NDArray
 
-from accel_rl.envs.base import Array, EnvSpec, StepResult, close_quietly
+from accel_rl.envs.base import Array, EnvSpec, close_quietly
 from accel_rl.envs.errors import EnvError
 from accel_rl.spaces import zeros
 from accel_rl.system.functions import find_function
@@ -188,50 +188,6 @@ class Batched:
             f"accel_rl.envs.Simulators, whose autoreset is {', '.join(get_args(BatchReset))}, or a "
             f"gymnasium.vector.VectorEnv"
         )
-
-
-class One:
-    """A batch of one, as an `accel_rl.envs.Environment`: to look at what a `Batched` makes.
-
-    Args:
-        simulators: the batch.
-
-    Attributes:
-        simulators: the batch.
-    """
-
-    def __init__(self, simulators: Simulators) -> None:
-        self.simulators = simulators
-        self._results = Results.allocate(simulators.spec, 1)
-
-    @property
-    def spec(self) -> EnvSpec:
-        return self.simulators.spec
-
-    def seed(self, seed: np.random.SeedSequence) -> None:
-        self.simulators.seed([seed])
-
-    def reset(self, out: Array) -> None:
-        self.simulators.reset(np.ones(1, np.bool_), out[None])
-
-    def step(self, action: Any, out: Array) -> StepResult:
-        results = self._results
-        results.info.fill(np.nan)
-        actions = zeros(self.spec.action, 1)
-        actions[0] = action
-        self.simulators.step(actions, out[None], results)
-        info: list[float] = results.info[0].tolist()
-        return StepResult(
-            reward=float(results.reward[0]),
-            raw_reward=float(results.raw_reward[0]),
-            terminated=bool(results.terminated[0]),
-            truncated=bool(results.truncated[0]),
-            episode_ended=bool(results.episode_ended[0]),
-            info=info,
-        )
-
-    def close(self) -> None:
-        self.simulators.close()
 
 
 def call_factory(factory: Callable[..., Any], env_index: int) -> Any:

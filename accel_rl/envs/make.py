@@ -16,7 +16,7 @@ import numpy as np
 
 from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import Array, EnvFactory, Environment, EnvSpec, close_quietly
-from accel_rl.envs.batched import ADAPTERS, Batched, One, call_factory, name_of
+from accel_rl.envs.batched import ADAPTERS, Batched, Results, Simulators, call_factory, name_of
 from accel_rl.envs.catch import Catch
 from accel_rl.envs.errors import EnvError, close_names, naming
 from accel_rl.envs.minatar import PREFIX as MINATAR
@@ -124,7 +124,8 @@ def probe_spec(factory: EnvFactory) -> EnvSpec:
     Raises:
         EnvError: the environment failed.
     """
-    return probe(factory, lambda env: env.spec)
+    spec: EnvSpec = probe(factory, lambda env: env.spec)
+    return spec
 
 
 def probe_observations(factory: EnvFactory) -> Array:
@@ -141,8 +142,10 @@ def probe_observations(factory: EnvFactory) -> Array:
     return probe(factory, _look_at_observations)
 
 
-def probe(factory: EnvFactory, look: Callable[[Environment], _Found]) -> _Found:
+def probe(factory: EnvFactory, look: Callable[[Any], _Found]) -> _Found:
     """Return what ``look`` finds in an environment that is made for it and closed afterwards.
+
+    It is an `Environment`, or `Simulators` with one environment.
 
     If closing fails, there is a warning.
 
@@ -172,11 +175,11 @@ def probe(factory: EnvFactory, look: Callable[[Environment], _Found]) -> _Found:
                 warn_once(str(error))
 
 
-def _make_checked(factory: EnvFactory, name: str) -> Environment:
+def _make_checked(factory: EnvFactory, name: str) -> Environment | Simulators:
     with naming(name, "its constructor"):
         env = call_factory(factory, 0)
         if isinstance(env, Batched):
-            env = One(env.make(1))
+            return env.make(1)
     if not isinstance(env, Environment):
         close_quietly(env)
         raise EnvError(
@@ -187,25 +190,34 @@ def _make_checked(factory: EnvFactory, name: str) -> Environment:
     return env
 
 
-def _look_at_observations(env: Environment) -> Array:
-    spec = env.spec
-    found = zeros(spec.observation, 2)
-    out = np.zeros_like(found[0, ...])
+def _look_at_observations(env: Any) -> Array:
+    spec, everything = env.spec, np.ones(1, np.bool_)
+    found, out = zeros(spec.observation, 2), zeros(spec.observation, 1)
+    is_batch, results = isinstance(env, Simulators), Results.allocate(spec, 1)
+
+    def reset() -> None:
+        env.reset(everything, out) if is_batch else env.reset(out[0, ...])
+
     with naming(spec.name, "its first reset"):
-        env.seed(np.random.SeedSequence(0))
-        env.reset(out)
+        seed = np.random.SeedSequence(0)
+        env.seed([seed] if is_batch else seed)
+        reset()
     found[:] = out
     rng = np.random.default_rng(0)
     with contextlib.suppress(*FAILURES):  # an action may not be allowed where it is taken
         for _ in range(_NUM_PROBE_STEPS):
-            mask = None if spec.mask is None else out.reshape(1)[ACTION_MASK]
-            (action,) = random_values(spec.action, rng, 1, mask)
-            _, _, _, _, ended, _ = env.step(action, out)
-            if not np.array_equal(out, found[0]):
-                found[1] = out
+            mask = None if spec.mask is None else out[ACTION_MASK]
+            action = random_values(spec.action, rng, 1, mask)
+            if is_batch:
+                env.step(action, out, results)
+                ended = results.episode_ended[0]
+            else:
+                _, _, _, _, ended, _ = env.step(action[0], out[0, ...])
+            if not np.array_equal(out[0], found[0]):
+                found[1] = out[0]
                 break
             if ended:
-                env.reset(out)
+                reset()
     return found
 
 

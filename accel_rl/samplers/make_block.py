@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from accel_rl.envs.base import EnvFactory, Environment, EnvSpec, close_quietly
-from accel_rl.envs.batched import Batched, BatchReset, One, Simulators, call_factory, name_of
+from accel_rl.envs.batched import Batched, BatchReset, Simulators, call_factory, name_of
 from accel_rl.envs.errors import naming
 from accel_rl.envs.make import probe
 from accel_rl.rollout import RolloutSpec
@@ -111,14 +111,10 @@ def check_autoreset(name: str, own: BatchReset | None, wanted: str, *, rests: bo
     )
 
 
-def autoreset_of(env: Any) -> BatchReset | None:
-    """How an environment that `probe` has made resets itself; None if it is no batch."""
-    return env.simulators.autoreset if isinstance(env, One) else None
-
-
-def _look(env: Any) -> tuple[EnvSpec, BatchReset | None, bool]:
-    is_batch = isinstance(env, One)
-    return env.spec, autoreset_of(env), not is_batch or getattr(env.simulators, "rests", True)
+def _look(env: Environment | Simulators) -> tuple[EnvSpec, BatchReset | None, bool]:
+    if isinstance(env, Simulators):
+        return env.spec, env.autoreset, getattr(env, "rests", True)
+    return env.spec, None, True
 
 
 def _check_fits(env: Any, index: int, expected: RolloutSpec) -> None:

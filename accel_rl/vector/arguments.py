@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import EnvFactory, Environment, EnvSpec
-from accel_rl.envs.batched import BatchReset, One
+from accel_rl.envs.batched import BatchReset, Simulators
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
 from accel_rl.envs.make import is_atari_game, make_env_factory, probe
 from accel_rl.samplers.block import LEAVE, NEW_GAME, NEXT_EPISODE
-from accel_rl.samplers.make_block import autoreset_of
 from accel_rl.settings import check_kind
 from accel_rl.spaces import ACTION_MASK, OBSERVATION, to_gymnasium
 
@@ -111,13 +110,14 @@ def reset_orders(
     return orders
 
 
-def _kind_of(env: Environment) -> Kind:
+def _kind_of(env: Environment | Simulators) -> Kind:
     spec = env.spec
     if not isinstance(env, GymnasiumEnv):
         space = to_gymnasium(spec.observation)
-        if isinstance(env, One):
-            space = getattr(env.simulators, "observation_space", space)
-        return Kind(spec, space, to_gymnasium(spec.action), 0, False, None, {}, autoreset_of(env))
+        own_reset = None
+        if isinstance(env, Simulators):
+            space, own_reset = getattr(env, "observation_space", space), env.autoreset
+        return Kind(spec, space, to_gymnasium(spec.action), 0, False, None, {}, own_reset)
     inner = env.env
     observation = inner.observation_space
     if spec.mask is not None:

@@ -77,7 +77,9 @@ def test_port_that_is_in_use_is_one_message(monkeypatch: pytest.MonkeyPatch) -> 
             meet_by_store(ONE_MACHINE[0])
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:4", f"{os.getpid()}:999:1000"])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:4", f"{os.getpid()}:999:1000"], ids=["port", "memory"]
+)
 def test_store_of_the_launcher_that_is_gone_is_one_message(address, monkeypatch) -> None:
     monkeypatch.setenv(STORE_VARIABLE, address)
     with pytest.raises(TeamError, match="learner 1 finds no store of its launcher"):

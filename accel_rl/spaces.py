@@ -215,9 +215,7 @@ def views(space: Space, array: NDArray[Any]) -> Any:
         space: the space of the array.
         array: ``[..., *shape_of(space)]`` of `dtype_of`.
     """
-    if isinstance(space, Leaf):
-        return array
-    return {name: views(each, array[name]) for name, each in space.items()}
+    return map_leaves(lambda _, each: each, space, array)
 
 
 def tensor_views(space: Space, array: NDArray[Any] | Tensor) -> Any:
@@ -315,11 +313,24 @@ def write_values(
     Raises:
         ValueError: another shape or dtype, or a value that is not finite or not in the space.
     """
+    if isinstance(space, Leaf):  # without further calls: it is done in each step
+        write = _write_leaf if space.num_values is None else _write_integer
+        write(space, given, out, what, first)
+        return
+    for name, path, leaf, value in match_values(space, given, what):
+        write_values(leaf, value, follow(out, path), name)
+
+
+def match_values(
+    space: Space, given: Any, what: str, path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, tuple[str, ...], Leaf, Any]]:
+    """Yield what to call each leaf, the names that lead to it, the leaf, and its part of ``given``.
+
+    Raises:
+        ValueError: ``given``, a mapping, tuple or structured array, has other names than ``space``.
+    """
     if isinstance(space, Leaf):
-        if space.num_values is not None:
-            _write_integer(space, given, out, what, first)
-        else:
-            _write_leaf(space, given, out, what)
+        yield what, path, space, given
         return
     if isinstance(given, tuple) and list(space) == [str(i) for i in range(len(given))]:
         given = dict(zip(space, given, strict=True))
@@ -330,7 +341,7 @@ def write_values(
             f"got {what}s of type {found:.200}; they must be a mapping with the keys {list(space)}"
         )
     for name, each in space.items():
-        write_values(each, given[name], out[name], f"{what}[{name!r}]")
+        yield from match_values(each, given[name], f"{what}[{name!r}]", (*path, name))
 
 
 def _write_integer(leaf: Leaf, given: Any, out: NDArray[Any], what: str, first: int) -> None:
@@ -355,7 +366,7 @@ def _write_integer(leaf: Leaf, given: Any, out: NDArray[Any], what: str, first: 
     out[:] = array
 
 
-def _write_leaf(leaf: Leaf, given: Any, out: NDArray[Any], what: str) -> None:
+def _write_leaf(leaf: Leaf, given: Any, out: NDArray[Any], what: str, _: int = 0) -> None:
     array = _as_array(given, out.shape, what)
     allowed = {"f": "biuf", "b": "b"}.get(leaf.dtype.kind, "biu")
     if array.dtype.kind not in allowed:
@@ -654,6 +665,22 @@ def with_channels(space: Space, env: Any) -> Space:
 
     found: Space = map_leaves(declared, space)
     return found
+
+
+def map_gymnasium(change: Callable[[Any, Any], Any], space: Any, value: Any) -> Any:
+    """Return a value of a Gymnasium space, made of what ``change`` returns for its leaves.
+
+    ``change`` is called with the space of a leaf and its part of ``value``, an array or structs.
+    """
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict):
+        parts = space.spaces.items()
+        return {name: map_gymnasium(change, each, value[name]) for name, each in parts}
+    if isinstance(space, spaces.Tuple):
+        pairs = enumerate(space.spaces)
+        return tuple(map_gymnasium(change, each, value[str(i)]) for i, each in pairs)
+    return change(space, value)
 
 
 def to_gymnasium(space: Space) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -22,6 +22,7 @@ from accel_rl.spaces import (
     follow,
     from_gymnasium,
     leaves_of,
+    map_gymnasium,
     mask_space,
     with_channels,
 )
@@ -119,7 +120,7 @@ class GymnasiumEnv:
         if self._is_discrete:
             returned = self.env.step(self._action_type(action + self.first_action))
         else:
-            returned = self.env.step(_to_gymnasium(self.env.action_space, action))
+            returned = self.env.step(map_gymnasium(_own_action, self.env.action_space, action))
         try:
             observation, reward, terminated, truncated, info = returned
         except (TypeError, ValueError):
@@ -154,7 +155,8 @@ class GymnasiumEnv:
         if isinstance(actions, spaces.Discrete):
             action = discrete(int(actions.n))
         self._is_told_mask = ACTION_MASK in info_keys
-        self._parts = list(_parts(self.env.observation_space))
+        outer = self.env.observation_space
+        self._parts = [_part(outer, *each) for each in leaves_of(from_gymnasium(outer))]
         if self._is_told_mask:
             info_keys = [key for key in info_keys if key != ACTION_MASK]
             observation = self._with_mask(observation, action)
@@ -345,26 +347,16 @@ def reset_seeded(reset: Callable[..., Any], seed: Any, **more: Any) -> Any:
         raise
 
 
-def _parts(space: Any, keys: tuple[Any, ...] = (), path: Path = ()) -> Iterator[Part]:
-    if isinstance(space, spaces.Dict):
-        for key, each in space.spaces.items():
-            yield from _parts(each, (*keys, key), (*path, key))
-    elif isinstance(space, spaces.Tuple):
-        for i, each in enumerate(space.spaces):
-            yield from _parts(each, (*keys, i), (*path, str(i)))
-    else:
-        leaf = from_gymnasium(space)
-        assert isinstance(leaf, Leaf)
-        yield keys, path, leaf
+def _part(space: Any, path: Path, leaf: Leaf) -> Part:
+    keys: list[Any] = []
+    for name in path:
+        keys.append(int(name) if isinstance(space, spaces.Tuple) else name)
+        space = space[keys[-1]]
+    return tuple(keys), path, leaf
 
 
-def _to_gymnasium(space: Any, action: Any) -> Any:
+def _own_action(space: Any, action: Any) -> Any:
     """``action``, a view of shared memory, as the environment's own value."""
-    if isinstance(space, spaces.Dict):
-        return {key: _to_gymnasium(each, action[key]) for key, each in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        parts = enumerate(space.spaces)
-        return tuple(_to_gymnasium(each, action[str(i)]) for i, each in parts)
     if isinstance(space, spaces.Discrete):
         return action
     return np.array(action, space.dtype)  # a copy, which the environment may keep

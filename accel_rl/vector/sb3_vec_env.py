@@ -106,8 +106,7 @@ class SB3VecEnv(VecEnv):
         """Copy the numbers in ``told`` to the infos of the environments in ``mask``."""
         for key in self._env.info_keys:
             for i in np.flatnonzero(told.get(f"_{key}", False) & mask):
-                values = told[key][i]
-                infos[i][key] = values.copy() if np.ndim(values) else float(values)
+                infos[i][key] = float(told[key][i])
 
     def close(self) -> None:
         """End the workers. Calling it again does nothing."""

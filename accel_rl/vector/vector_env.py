@@ -23,7 +23,7 @@ from accel_rl.samplers.local_pool import LocalPool, Pool
 from accel_rl.samplers.make_block import check_autoreset
 from accel_rl.samplers.pool import WorkerPool
 from accel_rl.samplers.shared import RESET, STEP
-from accel_rl.spaces import write_values
+from accel_rl.spaces import map_gymnasium, write_values
 from accel_rl.vector.arguments import find_factory, find_mode, reset_orders
 
 Array = NDArray[Any]
@@ -513,7 +513,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         view = self._pool.arrays.rollout.observation[1, columns]
         if self.copy and view.dtype.names is None:
             return view.copy()
-        return split(self.single_observation_space, view, copy=self.copy)
+        return map_gymnasium(
+            _copy if self.copy else _read_only, self.single_observation_space, view
+        )
 
     def _results(self, columns: slice) -> Results:
         rollout = self._pool.arrays.rollout
@@ -542,7 +544,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             final_observation = np.full(len(done), None, object)
             for i in np.flatnonzero(done):
                 final = rollout.final_observation[0, columns.start + i, ...]
-                final_observation[i] = split(self.single_observation_space, final, copy=True)
+                final_observation[i] = map_gymnasium(_copy, self.single_observation_space, final)
             infos["final_obs"], infos["_final_obs"] = final_observation, done
             final_info = _where(done, infos)
             self._add_info_values(final_info, columns, done)
@@ -591,15 +593,11 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             )
 
 
-def split(space: gymnasium.Space[Any], array: Array, copy: bool) -> Any:
-    """The observations in ``array``, as Gymnasium's: a dict for a Dict, a tuple for a Tuple."""
-    if isinstance(space, gymnasium.spaces.Dict):
-        return {name: split(each, array[name], copy) for name, each in space.spaces.items()}
-    if isinstance(space, gymnasium.spaces.Tuple):
-        parts = enumerate(space.spaces)
-        return tuple(split(each, array[str(i)], copy) for i, each in parts)
-    if copy:
-        return array.copy()[()]
+def _copy(_: Any, array: Array) -> Any:
+    return array.copy()[()]
+
+
+def _read_only(_: Any, array: Array) -> Array:
     view = array[...]
     view.flags.writeable = False
     return view

@@ -238,7 +238,9 @@ def test_mapping_that_a_batch_leaves_incomplete_is_one_message():
             return {"camera": observation["camera"]}, info
 
     batched = Batched(lambda n: Broken([NestedEnv] * n, autoreset_mode=AutoresetMode.DISABLED))
-    with pytest.raises(SamplerError, match=r"returned observations \['camera'\]; .* the keys"):
+    with pytest.raises(
+        SamplerError, match=r"got observations of type dict \['camera'\]; .* the keys"
+    ):
         SerialSampler(batched, num_envs=2, horizon=3).start()
 
 

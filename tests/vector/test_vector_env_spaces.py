@@ -85,20 +85,6 @@ def test_masks_are_in_observations(in_info: bool, num_workers: int) -> None:
     assert env.observation_space.contains(observation)
 
 
-def test_arrays_in_info_are_in_infos() -> None:
-    keys = ("place", "step")
-    ours = VectorEnv(partial(SpaceEnv, "box"), B, num_workers=0, info_keys=keys)
-    theirs = SyncVectorEnv([partial(SpaceEnv, "box")] * B)
-    ours.reset(seed=3), theirs.reset(seed=3)
-    theirs.action_space.seed(1)
-    for _ in range(12):
-        actions = theirs.action_space.sample()
-        ours_infos, their_infos = ours.step(actions)[-1], theirs.step(actions)[-1]
-        was_stepped = ours_infos["_place"]
-        assert ours_infos["place"].shape == (B, 2)
-        assert np.array_equal(ours_infos["place"][was_stepped], their_infos["place"][was_stepped])
-
-
 # ---- single environments -------------------------------------------------------------------------
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from operator import setitem
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.base import Array
 from accel_rl.envs.batched import Batched, Results
-from accel_rl.spaces import map_leaves
+from accel_rl.spaces import follow
 from accel_rl.system.extras import how_to_install
 from accel_rl.vector.adapters.spec import (
     check_observations,
@@ -148,8 +147,7 @@ class EnvPool:
         if self._first_action:
             action = action + self._first_action
         observation, reward, terminated, truncated, infos = self._pool.step(action)
-        observation = check_observations(self.spec, observation, self._n)
-        map_leaves(lambda given, own: np.copyto(own, given), observation, out)
+        self._write(observation, None, out)
         results.reward[:] = reward
         results.raw_reward[:] = infos["reward"] if self._has_raw_rewards else reward
         results.terminated[:] = terminated
@@ -166,9 +164,10 @@ class EnvPool:
         if self.spec.info_keys:
             write_info(self.spec.info_keys, infos, results.info)
 
-    def _write(self, observation: Any, ids: NDArray[np.int32], out: Array) -> None:
-        observation = check_observations(self.spec, observation, len(ids))
-        map_leaves(lambda given, own: setitem(own, ids, given), observation, out)
+    def _write(self, observation: Any, ids: NDArray[np.int32] | None, out: Array) -> None:
+        n, rows = (self._n, slice(None)) if ids is None else (len(ids), ids)
+        for path, given in check_observations(self.spec, observation, n):
+            follow(out, path)[rows] = given
 
     def close(self) -> None:
         if self._pool is not None:

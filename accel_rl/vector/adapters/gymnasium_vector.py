@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from operator import setitem
 from typing import Any
 
 import gymnasium
@@ -16,13 +15,12 @@ from accel_rl.envs.base import Array
 from accel_rl.envs.batched import Batched, BatchReset, Results
 from accel_rl.envs.errors import EnvError
 from accel_rl.envs.gymnasium_env import reset_seeded, seed_spaces
-from accel_rl.spaces import map_leaves
+from accel_rl.spaces import follow
 from accel_rl.vector.adapters.spec import (
     check_array,
     check_observations,
     number_of,
     read_spec,
-    stacked,
     write_info,
 )
 from accel_rl.vector.vector_env import VectorEnv
@@ -167,9 +165,8 @@ class GymnasiumVector:
                 if seed is not None:
                     seed_spaces(env, seed)
         observation, infos = reset_seeded(self.env.reset, seeds, options=options)
-        observation = check_observations(self.spec, observation, self._n)
-        rows = slice(None) if options is None else mask
-        map_leaves(lambda given, own: setitem(own, rows, given[rows]), observation, out)
+        for path, given in check_observations(self.spec, observation, self._n):
+            follow(out, path)[mask] = given[mask]
         self._has_ended &= ~mask
         if self.spec.info_keys:
             self.reset_info.fill(np.nan)
@@ -188,8 +185,8 @@ class GymnasiumVector:
                 f"truncated, info"
             )
         observation, reward, terminated, truncated, infos = returned
-        observation = check_observations(self.spec, observation, self._n)
-        map_leaves(lambda given, own: np.copyto(own, given, casting="same_kind"), observation, out)
+        for path, given in check_observations(self.spec, observation, self._n):
+            follow(out, path)[...] = given
         name, shape = self.spec.name, (self._n,)
         reward = check_array(name, "a reward", reward, shape, np.float32)
         terminated = check_array(name, "terminated", terminated, shape, np.bool_)
@@ -229,14 +226,14 @@ class GymnasiumVector:
                 f"environment {self.spec.name} has autoreset_mode=SAME_STEP and returned no "
                 f"final_obs in its infos"
             )
-        rows = np.flatnonzero(ended)
+        rows, out = np.flatnonzero(ended), results.final_observation
         if isinstance(finals, np.ndarray) and finals.dtype == object:
-            finals = stacked(self.spec.observation, list(finals[rows]))
+            for i in rows:
+                for path, given in check_observations(self.spec, finals[i]):
+                    follow(out, path)[i] = given
         else:
-            finals = map_leaves(
-                lambda given: given[rows], check_observations(self.spec, finals, self._n)
-            )
-        map_leaves(lambda given, own: setitem(own, rows, given), finals, results.final_observation)
+            for path, given in check_observations(self.spec, finals, self._n):
+                follow(out, path)[rows] = given[rows]
         if self.spec.info_keys:
             self.reset_info[rows] = results.info[rows]
             results.info[rows] = np.nan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.base import Array, EnvSpec
 from accel_rl.envs.errors import EnvError
-from accel_rl.spaces import Leaf, Space, describe, discrete, from_gymnasium, with_channels
+from accel_rl.spaces import (
+    Leaf,
+    Space,
+    describe,
+    discrete,
+    from_gymnasium,
+    match_values,
+    with_channels,
+)
 from accel_rl.system.topology import available_cpus
 
 
@@ -68,41 +76,20 @@ def check_array(name: str, what: str, value: Any, shape: tuple[int, ...], dtype:
     )
 
 
-def check_observations(spec: EnvSpec, given: Any, n: int) -> Any:
-    """Return observations ``[n, ...]`` as an array, or as a dict of arrays for a mapping.
+def check_observations(spec: EnvSpec, given: Any, *n: int) -> list[tuple[tuple[str, ...], Array]]:
+    """Return the leaves of observations ``[*n, ...]``, each with the names that lead to it.
 
     Raises:
         EnvError: they are not of the space in ``spec``.
     """
-    return _check_leaves(spec.name, spec.observation, given, n, "observations")
-
-
-def _check_leaves(name: str, space: Space, given: Any, n: int, what: str) -> Any:
-    if isinstance(space, Leaf):
-        return check_array(name, what, given, (n, *space.shape), space.dtype)
-    if isinstance(given, tuple):
-        given = {str(i): each for i, each in enumerate(given)}
-    if not isinstance(given, Mapping) or set(given) != set(space):
-        found = list(given) if isinstance(given, Mapping) else type(given).__name__
-        raise EnvError(
-            f"environment {name} returned {what} {found}; they must be a mapping with the keys "
-            f"{list(space)}"
-        )
-    return {
-        key: _check_leaves(name, each, given[key], n, f"{what}[{key!r}]")
-        for key, each in space.items()
-    }
-
-
-def stacked(space: Space, values: Sequence[Any]) -> Any:
-    """Return values of single environments as an array ``[n, ...]``, or as a mapping of arrays."""
-    if isinstance(space, Leaf):
-        return np.stack(values)
-    keys = [int(key) if isinstance(values[0], tuple) else key for key in space]
-    return {
-        name: stacked(each, [value[key] for value in values])
-        for (name, each), key in zip(space.items(), keys, strict=True)
-    }
+    try:
+        parts = list(match_values(spec.observation, given, "observation"))
+    except ValueError as error:
+        raise EnvError(f"environment {spec.name}: {error}") from None
+    return [
+        (path, check_array(spec.name, f"an {name}", value, (*n, *leaf.shape), leaf.dtype))
+        for name, path, leaf, value in parts
+    ]
 
 
 def number_of(seed: np.random.SeedSequence) -> int:

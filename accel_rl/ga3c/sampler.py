@@ -17,17 +17,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from operator import add
 from time import perf_counter
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accel_rl.envs.base import EnvFactory
 from accel_rl.ga3c.arguments import check_queued, check_queues
 from accel_rl.ga3c.queue import ClosableQueue, PriorityLock, QueueClosed
 from accel_rl.ga3c.segments import EnvNoise, Segment, Segments, Taken
 from accel_rl.samplers.base import (
-    Episode,
     SamplerConfig,
     SamplerError,
     SamplerState,
@@ -35,12 +33,11 @@ from accel_rl.samplers.base import (
     check_arguments,
     name_error,
 )
-from accel_rl.samplers.block import count_nothing
-from accel_rl.samplers.boundary import EpisodeTracker
+from accel_rl.samplers.boundary import Place
 from accel_rl.samplers.layout import assign_agents
-from accel_rl.samplers.make_block import probe_spec_for
 from accel_rl.samplers.pool import WorkerPool
 from accel_rl.samplers.process import allow_open_files
+from accel_rl.samplers.sampler import PoolSampler
 from accel_rl.samplers.workers import NICENESS
 from accel_rl.settings import check_kind
 from accel_rl.spaces import write_values
@@ -100,7 +97,7 @@ class _Ready(NamedTuple):
     Attributes:
         agents: Their numbers, in the order in which they became ready.
         fresh: Those that have taken no step yet.
-        lost: Those whose last step was lost with their worker.
+        lost: Where a last step was lost with its worker.
         num_leaving: How many of ``agents``, the first, are to end.
         num_queued: Agents left in the queue.
         waited: Seconds for which their environments have been ready, in sum.
@@ -108,13 +105,13 @@ class _Ready(NamedTuple):
 
     agents: list[int]
     fresh: set[int]
-    lost: set[int]
+    lost: set[Place]
     num_leaving: int
     num_queued: int
     waited: float
 
 
-class QueuedSampler:
+class QueuedSampler(PoolSampler):
     """Agents, each with ``num_envs / num_groups`` environments, and the two queues.
 
     ``config.horizon``: the longest segment, in steps. ``most_agents``: that can be added.
@@ -130,9 +127,11 @@ class QueuedSampler:
         SamplerError: this is not Linux.
     """
 
+    _pool: WorkerPool
+
     def __init__(
         self,
-        factory: EnvFactory,
+        env: str | Callable[[], Any],
         config: SamplerConfig,
         seed: int = 0,
         cpus: list[int] | None = None,
@@ -147,31 +146,24 @@ class QueuedSampler:
         check_arguments(config, seed)
         check_queued(config, most_agents)
         check_queues(max_prediction_batch, training_queue_size, gamma)
-        self.config = config
+        super().__init__(env, config, seed)
         self.plan = plan_cores(drives_gpu=drives_gpu, cpus=cpus)
-        self.env_spec = spec = probe_spec_for(factory, config)
-        spec.check_plain("QueuedSampler (algo=ga3c)")
+        self.env_spec.check_plain("QueuedSampler (algo=ga3c)")
         self._envs_per_agent = config.num_envs // config.num_groups
         num_envs = most_agents * self._envs_per_agent
-        rows = config.horizon + 1
-        self.rollout_spec = replace(
-            config.rollout_spec(self.env_spec),
-            T=rows,
-            B=num_envs,
-        )
+        self.rollout_spec = replace(self.rollout_spec, T=config.horizon + 1, B=num_envs)
         allow_open_files(most_agents, most_agents)  # before lists of the square of their number
         cores = [self.plan.worker_cpus[a % len(self.plan.worker_cpus)] for a in range(most_agents)]
         columns = assign_agents(most_agents, self._envs_per_agent)
         niceness = 0 if drives_gpu else NICENESS
-        self._pool = WorkerPool(factory, self.rollout_spec, config, seed, cores, columns, niceness)
-        self.rollout = self._pool.rollout
+        pool = WorkerPool(self._factory, self.rollout_spec, config, seed, cores, columns, niceness)
+        self._use(pool)
         self._segments = Segments(
             self.rollout,
             config.horizon,
             gamma,
             time_limit_terminal=time_limit_terminal,
         )
-        self._tracker = EpisodeTracker(num_envs, config.decorrelation_steps > 0, spec.info_keys)
         self._noise = EnvNoise(seed, num_envs)
         self.most_agents = most_agents
         self._limit = max(1, max_prediction_batch // self._envs_per_agent)
@@ -183,41 +175,23 @@ class QueuedSampler:
         self._paused_seconds = self._resumed_at = 0.0
         self.steps = self._state_size = 0
         self.queue_times = QueueTimes()
-        self.is_running = False
-        self._ended_by = ""
 
     @property
     def most_predicted(self) -> int:
         """Maximum number of environments for which a policy acts at once."""
         return self._limit * self._envs_per_agent
 
-    def start(
-        self, state: SamplerState | None = None, look: Callable[[int], object] = count_nothing
-    ) -> None:
+    def _start(self, state: SamplerState | None) -> None:
         """Start ``num_groups`` agents, and wait until they have. There is no state to go on from.
-
-        ``look``: as in `accel_rl.samplers.sampler.RolloutSampler.start`.
 
         Raises:
             ValueError: ``state`` is not None.
-            SamplerError: started before, or closed.
             WorkerError: an agent failed, or took longer than ``reset_timeout_seconds``.
         """
         if state is not None:
             raise ValueError("state was given; a QueuedSampler takes none: leave it out")
-        self._pool.check_open()
-        if self.is_running:
-            raise SamplerError("this sampler was started before; make another one")
-        self._pool.look = look
-        try:
-            self._add(self.config.num_groups)
-            self._pool.await_start()
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            self._pool.look = count_nothing
-        self.is_running = True
+        self._add(self.config.num_groups)
+        self._pool.await_start()
 
     def remember(self, size: int, *, tells_reward: bool = False) -> None:
         """Keep ``size`` numbers, ``S``, of each environment for the policy, before `start`.
@@ -362,31 +336,27 @@ class QueuedSampler:
         lost = self._take_lost(agents) if pool.lost else set()
         return _Ready(agents, fresh, lost, len(leaving), pool.num_ready, waited)
 
-    def _take_lost(self, agents: list[int]) -> set[int]:
-        """Return the agents whose last step was lost with their worker."""
+    def _take_lost(self, agents: list[int]) -> set[Place]:
+        """Return where the last steps of ``agents`` were lost with their workers."""
         places = {(t, b) for t, b in self._pool.lost if b // self._envs_per_agent in agents}
         self._pool.lost -= places
-        return {b // self._envs_per_agent for _, b in places}
+        return places
 
     def _take_steps(self, ready: _Ready) -> tuple[Taken, int]:
         """Take in the agents' last steps; return them, and how many they are."""
         m = self._envs_per_agent
         columns = (np.array(ready.agents)[:, None] * m + np.arange(m)).ravel()
-        has_stepped, is_lost = np.ones(len(columns), np.bool_), np.zeros(len(columns), np.bool_)
+        has_stepped = np.ones(len(columns), np.bool_)
         for agent in ready.fresh:
             own = self._pool.columns[agent]
             self._segments.begin(own)
             self._tracker.forget(own)
             self._noise.begin(own, self._pool.generation_of(agent))
             has_stepped[columns // m == agent] = False
-        for agent in ready.lost:
-            is_lost[columns // m == agent] = True
         taken = self._segments.take(columns, has_stepped)
         taken.is_closing[: ready.num_leaving * m] = True  # nothing of them is lost
-        for chosen, are_lost in ((has_stepped & ~is_lost, False), (is_lost, True)):
-            if chosen.any():
-                rows = taken.row[chosen]
-                self._tracker.add_step(self.rollout, rows, columns[chosen], are_lost)
+        at = taken.row[has_stepped], columns[has_stepped]
+        self._tracker.update(self.rollout, ready.lost, at)
         return taken, int(np.count_nonzero(self.rollout.valid[taken.row, columns]))
 
     def _release(self, agents: list[int], rows: NDArray[np.int64]) -> None:
@@ -439,10 +409,6 @@ class QueuedSampler:
         """Seconds, without those of pauses."""
         return perf_counter() - self._paused_seconds
 
-    def take_episodes(self) -> list[Episode]:
-        """Return the episodes that ended since the last call, at most the newest 100,000."""
-        return self._tracker.take()
-
     @property
     def times(self) -> SamplerTimes:
         """Of predictors together; ``simulating`` is the mean of the agents that run."""
@@ -455,11 +421,6 @@ class QueuedSampler:
         """Time that all agents that ever ran have spent in their simulators."""
         return self._pool.busy_seconds
 
-    @property
-    def generation(self) -> int:
-        """How often environments have started anew, in the place of lost or dismissed ones."""
-        return self._pool.generation
-
     def close(self) -> None:
         """End the agents, and let trainers have what is in the queue. Again, it does nothing.
 
@@ -471,13 +432,6 @@ class QueuedSampler:
         self.training_queue.close()
         with self._taking.urgently():
             self._pool.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def _check_values(values: Any, num_observations: int, name: str = "values") -> NDArray[np.float32]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import compress, repeat
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,33 +45,44 @@ class EpisodeTracker:
         self._skip_first = skip_first
         self._ended: deque[Episode] = deque()
 
-    def update(self, rollout: Rollout, lost: Collection[Place] = ()) -> None:
-        """Take in a rollout, each once, in order.
+    def update(
+        self, rollout: Rollout, lost: Collection[Place] = (), at: tuple[Rows, Rows] | None = None
+    ) -> None:
+        """Take in a rollout, or one step of each of some environments; each step once, in order.
 
-        ``lost``: where it marks episodes as ended whose worker was lost.
+        Args:
+            rollout: has the steps.
+            lost: where the rollout marks episodes as ended whose worker was lost.
+            at: rows and columns of the steps, ``[B]`` each; None: all steps of the rollout.
         """
         self._drop_old()
-        T, B = rollout.valid.shape
+        index = (slice(None), slice(None)) if at is None else (at[0][None], at[1])  # [T, B]
+        own = index[1]
         fields = (rollout.raw_reward, rollout.reward, rollout.valid)
-        b, t = np.nonzero(rollout.episode_ended.T)  # in order of environment, then step
+        has_ended = rollout.episode_ended[index]
+        T, B = has_ended.shape
+        b, t = np.nonzero(has_ended.T)  # in order of environment, then step
         if not b.size:
             for total, field in zip(self.sums, fields, strict=True):
-                total += field.sum(axis=0, dtype=np.float64)
+                total[own] += field[index].sum(axis=0, dtype=np.float64)
             return
         # Each environment's steps one behind the other, cut behind each end: [3, B * T] -> [3, S]
         values = np.empty((3, B, T))
         for value, field in zip(values, fields, strict=True):
-            value[...] = field.T
-        own = np.arange(B) * T
-        starts = np.sort(np.concatenate((own, (b * T + t + 1)[t < T - 1])))
+            value[...] = field[index].T
+        begins = np.arange(B) * T
+        starts = np.sort(np.concatenate((begins, (b * T + t + 1)[t < T - 1])))
         sums = np.add.reduceat(values.reshape(3, -1), starts, axis=1)
-        first = np.searchsorted(starts, own)
-        sums[:, first] += self.sums
-        self.sums[:] = sums[:, np.append(first[1:], len(starts)) - 1]
-        self.sums[:, b[t == T - 1]] = 0
-        # Without steps there was no episode, and one that is skipped was played in part.
+        first = np.searchsorted(starts, begins)
+        sums[:, first] += self.sums[:, own]
+        running = sums[:, np.append(first[1:], len(starts)) - 1]
+        running[:, b[t == T - 1]] = 0
+        self.sums[:, own] = running
         ended = sums[:, np.searchsorted(starts, b * T + t, side="right") - 1]
         is_first = np.append(True, b[1:] != b[:-1])
+        if at is not None:
+            t, b = at[0][b], at[1][b]
+        # Without steps there was no episode, and one that is skipped was played in part.
         counts = (ended[2] > 0) & ~(is_first & self.is_skipped[b])
         self.is_skipped[b] = False
         order = np.lexsort((b, t))
@@ -82,19 +93,6 @@ class EpisodeTracker:
         infos = self._infos(rollout, t, b)
         self._keep(b, ended[:, order], rollout.truncated[t, b], is_lost, infos)
 
-    def add_step(
-        self, rollout: Rollout, rows: NDArray[np.int64], columns: NDArray[np.int64], is_lost: bool
-    ) -> None:
-        """Take in one step each of ``columns``, in ``rows``: for environments that step apart."""
-        self._drop_old()
-        fields = (rollout.raw_reward, rollout.reward, rollout.valid)
-        for total, field in zip(self.sums, fields, strict=True):
-            total[columns] += field[rows, columns].astype(np.float64)
-        ended = np.flatnonzero(rollout.episode_ended[rows, columns])
-        if ended.size:
-            t, b = rows[ended], columns[ended]
-            self._end(b, rollout.truncated[t, b], is_lost, self._infos(rollout, t, b))
-
     def forget(self, columns: slice) -> None:
         """Others begin in ``columns``; the episodes that ran there go unreported."""
         self.sums[:, columns] = 0
@@ -103,7 +101,11 @@ class EpisodeTracker:
     def abandon(self, env_indices: Iterable[int]) -> None:
         """End the running episodes of environments that others replace between two rollouts."""
         columns = np.array(list(env_indices), np.int64)
-        self._end(columns, np.ones(len(columns), np.bool_), True, repeat({}, len(columns)))
+        own = columns[(self.sums[2, columns] > 0) & ~self.is_skipped[columns]]
+        is_true = np.ones(len(own), np.bool_)
+        self._keep(own, self.sums[:, own], is_true, is_true.tolist(), repeat({}, len(own)))
+        self.is_skipped[columns] = False
+        self.sums[:, columns] = 0
 
     def take(self) -> list[Episode]:
         """Return the episodes that ended since the last call, the oldest first.
@@ -130,23 +132,6 @@ class EpisodeTracker:
             for i in np.flatnonzero(~np.isnan(values)).tolist():
                 infos[i][key] = float(values[i])
         return infos if self._info_keys else repeat({}, len(b))
-
-    def _end(
-        self,
-        columns: Rows,
-        truncated: NDArray[np.bool_],
-        is_lost: bool,
-        infos: Iterable[Mapping[str, float]],
-    ) -> None:
-        """End the episodes of ``columns``, ``[n]``."""
-        sums = self.sums[:, columns]
-        # Without steps there was no episode, and one that is skipped was played in part.
-        counts = (sums[2] > 0) & ~self.is_skipped[columns]
-        self.is_skipped[columns] = False
-        self.sums[:, columns] = 0
-        lost = [is_lost] * int(np.count_nonzero(counts))
-        kept = compress(infos, counts.tolist())
-        self._keep(columns[counts], sums[:, counts], truncated[counts], lost, kept)
 
     def _keep(
         self,

@@ -58,20 +58,18 @@ from accel_rl.system.topology import Seat
 _LOGGER = logging.getLogger(__name__)
 
 
-class RolloutSampler:
-    """Collects rollouts from the environments of a pool. Create a `SerialSampler` or
-    `ParallelSampler`.
-
-    Both collect exactly the same rollouts with the same environment, seed and policy. Use a sampler
-    in ``with``, or call `start` and `close`. One thread at a time may use it.
+class PoolSampler:
+    """What samplers share that have their environments in a pool: its start, its end, and between.
 
     Attributes:
         config: the settings.
         env_spec: spaces of the environment.
         rollout_spec: shapes and dtypes of the rollouts.
-        rollout: the arrays that `collect` writes and returns.
-        is_running: whether `collect` may be called.
+        rollout: the arrays into which environments write.
+        is_running: whether it was started, and has not been closed.
     """
+
+    _pool: Any
 
     def __init__(self, env: str | Callable[[], Any], config: SamplerConfig, seed: int) -> None:
         self.config = config
@@ -81,19 +79,14 @@ class RolloutSampler:
         self._seed = seed
         self.is_running = False
         self._ended_by = ""
-        self._told: set[str] = set()
-        self._stage: Literal["ready", "collecting", "finishing"] = "ready"
-        self._waiting = self._in_policy = 0.0
 
     def _use(self, pool: Pool) -> None:
-        """Collect from ``pool``, which has not been started."""
+        """Have environments in ``pool``, which has not been started."""
         self._pool = pool
         self.rollout = pool.arrays.rollout
         self._tracker = EpisodeTracker(
-            self.config.num_envs, self.config.decorrelation_steps > 0, self.env_spec.info_keys
+            self.rollout_spec.B, self.config.decorrelation_steps > 0, self.env_spec.info_keys
         )
-        self._forget_sent()
-        self._boundary = Boundary(self.rollout, pool.arrays.carry, self._tracker, self._seed)
 
     def start(
         self, state: SamplerState | None = None, look: Callable[[int], object] = count_nothing
@@ -110,30 +103,86 @@ class RolloutSampler:
             ValueError: ``state`` belongs to other environments.
             WorkerError: a worker failed, or took longer than ``reset_timeout_seconds``.
         """
-        pool = self._pool
-        pool.check_open()
+        self._pool.check_open()
         if self.is_running:
             raise SamplerError("this sampler was started before; make another one")
+        self._pool.look = look
+        try:
+            self._start(state)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._pool.look = count_nothing
+        self.is_running = True
+
+    def _start(self, state: SamplerState | None) -> None:
+        raise NotImplementedError
+
+    def take_episodes(self) -> list[Episode]:
+        """Return the episodes that ended since the last call, in order of step, then environment.
+
+        Of the episodes that ended before the last steps, only the newest 100,000 are kept.
+        """
+        return self._tracker.take()
+
+    @property
+    def generation(self) -> int:
+        """The number of times environments were started again in place of others."""
+        generation: int = self._pool.generation
+        return generation
+
+    def close(self) -> None:
+        """Close the environments. A second call, or a call in a fork, does nothing."""
+        self.is_running = False
+        self._pool.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class RolloutSampler(PoolSampler):
+    """Collects rollouts from the environments of a pool. Create a `SerialSampler` or
+    `ParallelSampler`.
+
+    Both collect exactly the same rollouts with the same environment, seed and policy. Use a sampler
+    in ``with``, or call `start` and `close`. One thread at a time may use it.
+
+    Attributes:
+        rollout: the arrays that `collect` writes and returns.
+    """
+
+    _pool: Pool
+
+    def __init__(self, env: str | Callable[[], Any], config: SamplerConfig, seed: int) -> None:
+        super().__init__(env, config, seed)
+        self._told: set[str] = set()
+        self._stage: Literal["ready", "collecting", "finishing"] = "ready"
+        self._waiting = self._in_policy = 0.0
+
+    def _use(self, pool: Pool) -> None:
+        super()._use(pool)
+        self._forget_sent()
+        self._boundary = Boundary(self.rollout, pool.arrays.carry, self._tracker, self._seed)
+
+    def _start(self, state: SamplerState | None) -> None:
+        pool = self._pool
         states: EnvStates = {}
         generation = 0
         if state is not None:
             states = self._boundary.set_state(state)
             generation = state.generation + 1
         groups = range(len(pool.columns))
-        pool.look = look
-        try:
-            pool.start(groups, self.config.horizon, states, generation)
-            while any(pool.is_released(group) for group in groups):
-                pool.recv()
-            if states:
-                self._forget_refused()
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            pool.look = count_nothing
+        pool.start(groups, self.config.horizon, states, generation)
+        while any(pool.is_released(group) for group in groups):
+            pool.recv()
+        if states:
+            self._forget_refused()
         self._collecting = Lock()
-        self.is_running = True
 
     def collect(self, policy: Policy) -> Rollout:
         """Take ``horizon`` steps of every environment and return the rollout.
@@ -316,13 +365,6 @@ class RolloutSampler:
         """Within, the threads that collect are where they belong."""
         return nullcontext(lambda: None)
 
-    def take_episodes(self) -> list[Episode]:
-        """Return the episodes that ended since the last call, in order of step, then environment.
-
-        Of the episodes that ended before the last `collect`, only the newest 100,000 are kept.
-        """
-        return self._tracker.take()
-
     def get_state(self) -> SamplerState:
         """Return the state after a `collect`, for the `start` of another sampler.
 
@@ -347,27 +389,10 @@ class RolloutSampler:
             return self._boundary.get_state(states, self._pool.generation)
 
     @property
-    def generation(self) -> int:
-        """The number of times environments were started again to replace lost ones."""
-        return self._pool.generation
-
-    @property
     def times(self) -> SamplerTimes:
         """Seconds spent waiting, in the policy, and in simulators."""
         simulating = self._pool.busy_seconds / self._pool.num_workers
         return SamplerTimes(self._waiting, self._in_policy, simulating)
-
-    def close(self) -> None:
-        """Close the environments. A second call, or a call in a fork, does nothing."""
-        self.is_running = False
-        self._pool.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def _make_config(

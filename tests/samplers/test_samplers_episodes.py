@@ -49,7 +49,7 @@ def test_episodes_of_environments_that_step_apart_are_bounded() -> None:
     tracker = EpisodeTracker(B, skip_first=False)
     rollout, columns = rollout_of_ends(), np.arange(B)
     for _ in range(MOST_KEPT // B + 20):
-        tracker.add_step(rollout, np.zeros(B, np.int64), columns, is_lost=False)
+        tracker.update(rollout, at=(np.zeros(B, np.int64), columns))
     assert len(tracker.take()) == MOST_KEPT + B
 
 

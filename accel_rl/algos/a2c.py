@@ -42,11 +42,7 @@ from accel_rl.parallel import Exchange, RMSProp
 from accel_rl.settings import option, when
 from accel_rl.spaces import map_leaves
 
-LR_BASE_NUM_ENVS = 16
-
-
-def _is_lr_given(run: Any) -> str | Literal[False]:
-    return run.learner.lr is not None and "learner.lr is given"
+LR_BASE, LR_BASE_NUM_ENVS = 7e-4, 16
 
 
 def _learns_from_its_own(run: Any) -> str | Literal[False]:
@@ -67,9 +63,7 @@ class A2CConfig(ActorCriticConfig):
     learns_all_spaces: ClassVar[bool] = True
 
     lr: float | None = option(None, common=True)
-    """Learning rate, for any num_envs. none: lr_base * sqrt(num_envs / 16)."""
-    lr_base: float = option(7e-4, idle=_is_lr_given)
-    """Learning rate at 16 environments."""
+    """Learning rate, for any num_envs. none: 7e-4 * sqrt(num_envs / 16)."""
     loss_reduction: Literal["mean", "sum", "sum_over_time"] = "mean"
     """How the losses of all samples become one, before max_gradient_norm limits its gradient.
     sum_over_time: the sum over the steps of a rollout, and the mean over environments."""
@@ -92,7 +86,7 @@ class A2CConfig(ActorCriticConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "above 0", lambda value: value > 0, "lr", "lr_base", "rmsprop_eps")
+        require(self, "above 0", lambda value: value > 0, "lr", "rmsprop_eps")
         check_clips(self)
         require(self, "at least 0", lambda value: value >= 0, "rmsprop_initial")
         require(self, "at least 0 and below 1", lambda value: 0 <= value < 1, "rmsprop_decay")
@@ -130,7 +124,7 @@ class A2CConfig(ActorCriticConfig):
 
     def learning_rate(self, num_envs: int, progress: float) -> float:
         """For ``num_envs`` environments in all, ``progress`` in [0, 1] of the schedule done."""
-        lr = self.lr_base * sqrt(num_envs / LR_BASE_NUM_ENVS) if self.lr is None else self.lr
+        lr = LR_BASE * sqrt(num_envs / LR_BASE_NUM_ENVS) if self.lr is None else self.lr
         return lr * self.remaining(progress)
 
 

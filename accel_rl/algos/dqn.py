@@ -71,10 +71,9 @@ def _has_atoms(run: Any) -> str | Literal[False]:
     return run.learner.num_atoms > 1 and "learner.num_atoms is above 1"
 
 
-def _draws_no_sequences(run: Any) -> str | Literal[False]:
-    if not run.learner.prioritized:
-        return "learner.prioritized is false"
-    return remembers_nothing(run)
+PRIORITY_OF_LARGEST = 0.9
+"""weight of the largest priority among its steps in the priority of a sequence; the mean has the
+remaining weight"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,11 +136,6 @@ class DQNConfig(ReplayConfig):
     """Exponent of the importance weights at the start."""
     priority_beta_steps: int = option(50_000_000, idle=when("learner.prioritized", False))
     """Steps after which the exponent of the importance weights reaches 1."""
-    priority_default: float | None = option(None, idle=when("learner.prioritized", False))
-    """Priority of new steps. none: huber_delta, or 1 if num_atoms is above 1."""
-    priority_of_largest: float = option(0.9, idle=_draws_no_sequences)
-    """Weight of the largest priority among its steps in the priority of a sequence.
-    The mean has the remaining weight."""
     epsilon_initial: float = 1.0
     """Probability of a random action at the start."""
     epsilon_final: float = option(0.1, common=True)
@@ -158,14 +152,14 @@ class DQNConfig(ReplayConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         positive = ("lr", "huber_delta", "rmsprop_eps")
-        require(self, "above 0", lambda value: value > 0, *positive, "adam_eps", "priority_default")
+        require(self, "above 0", lambda value: value > 0, *positive, "adam_eps")
         durations = ("target_update_steps", "priority_beta_steps", "epsilon_steps")
         lengths = ("n_step", "sequence_length")
         require(self, "at least 1", lambda value: value >= 1, *lengths, *durations)
         require(self, "from 1 to 10,000", lambda value: 1 <= value <= 10_000, "num_atoms")
         require(self, "at least 0", lambda value: value >= 0, "priority_alpha", "burn_in")
         shares = ("epsilon_initial", "epsilon_final", "epsilon_evaluation", "priority_beta")
-        require(self, "from 0 to 1", lambda value: 0 <= value <= 1, *shares, "priority_of_largest")
+        require(self, "from 0 to 1", lambda value: 0 <= value <= 1, *shares)
         require(self, "at least 0 and below 1", lambda value: 0 <= value < 1, "rmsprop_decay")
         if self.v_min >= self.v_max:
             raise ValueError(f"v_min={self.v_min} must be below v_max={self.v_max}")
@@ -189,8 +183,6 @@ class DQNConfig(ReplayConfig):
     @property
     def new_priority(self) -> float:
         """The priority of steps that have not been learned from."""
-        if self.priority_default is not None:
-            return self.priority_default
         return self.huber_delta if self.num_atoms == 1 else 1.0
 
     @property
@@ -398,7 +390,7 @@ class DQN(ReplayLearner):
         ``weight``: ``[N]``. The losses are ``[N]``, or ``[L, N]`` of sequences, the priorities
         ``[N]``.
         """
-        config, outputs = self.config, self._outputs(batch)
+        outputs = self._outputs(batch)
         each = self.losses_of(outputs, batch)
         loss, priority = (tensor.view(batch.valid.shape) for tensor in each)
         loss = masked_shares(loss if weight is None else weight * loss, batch.valid)
@@ -410,7 +402,7 @@ class DQN(ReplayLearner):
             "priority": masked_mean(priority, batch.valid),
         }
         if isinstance(batch, SequenceBatch):
-            priority = sequence_priority(priority, batch.valid, config.priority_of_largest)
+            priority = sequence_priority(priority, batch.valid, PRIORITY_OF_LARGEST)
         return loss, priority, metrics
 
     def losses_of(self, outputs: QOutputs, batch: Transitions | SequenceBatch) -> QLoss:

@@ -63,8 +63,6 @@ class PQNConfig(MinibatchConfig):
     max_gradient_norm: float | None = option(10.0, common=True)
     """Maximum L2 norm of the gradient, which is scaled down to it. none: no limit."""
     gradient_norm_eps: float = 0.0
-    radam_eps: float = 1e-8
-    """Number added to the root of the running mean of squared gradients."""
     epsilon_initial: float = 1.0
     """Probability of a random action at the start."""
     epsilon_final: float = option(0.001, common=True)
@@ -76,7 +74,7 @@ class PQNConfig(MinibatchConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "above 0", lambda value: value > 0, "lr", "radam_eps")
+        require(self, "above 0", lambda value: value > 0, "lr")
         require(self, "above 0 and at most 1", lambda value: 0 < value <= 1, "epsilon_share")
         shares = ("return_lambda", "epsilon_initial", "epsilon_final", "epsilon_evaluation")
         require(self, "from 0 to 1", lambda value: 0 <= value <= 1, *shares)
@@ -84,7 +82,7 @@ class PQNConfig(MinibatchConfig):
     @property
     def rule(self) -> RAdam:
         """The update rule, for the exchange."""
-        return RAdam(eps=self.radam_eps)
+        return RAdam(eps=1e-8)
 
     @property
     def has_schedule(self) -> bool:

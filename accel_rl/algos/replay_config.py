@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -36,8 +36,6 @@ class ReplayConfig(LearnerConfig):
     """Steps before the first update."""
     replay_size: int = option(1_000_000, common=True)
     """Steps that the replay holds, rounded up to a multiple of num_envs."""
-    replay_device: Literal["auto", "cpu", "cuda"] = option("auto", "engine")
-    """Device that holds the replay. auto: the device of the network."""
     save_replay: bool = option(False, "engine")
     """Save the replay in checkpoints.
     While a checkpoint is written, it takes the memory of the replay once more. false: a resumed run
@@ -84,26 +82,14 @@ class ReplayConfig(LearnerConfig):
         )
         return replace(whole, size=-(-whole.size // num_learners), num_envs=task.num_envs)
 
-    def where_replay_lies(
-        self, spec: ReplaySpec, device: torch.device, num_learners: int
-    ) -> torch.device:
-        """Return the device of the replay of a learner on ``device``.
-
-        Raises:
-            ValueError: The options do not fit the rollouts or the device.
-        """
-        if self.replay_device == "cuda" and device.type != "cuda":
-            raise ValueError(
-                f"replay_device=cuda, but the network runs on {device}; use replay_device=auto, or "
-                f"cpu"
-            )
+    def check_replay(self, spec: ReplaySpec, num_learners: int) -> None:
+        """Raise ValueError if learning begins before one learner's replay can be drawn from."""
         whole = replace(spec, num_envs=spec.num_envs * num_learners, size=spec.size * num_learners)
         if self.min_steps < whole.fewest:
             raise ValueError(
                 f"min_steps is {self.min_steps}; with {whole.needs} it must be at least "
                 f"{whole.fewest}, so that there is something to learn from"
             )
-        return device if self.replay_device == "auto" else torch.device(self.replay_device)
 
     def check_run(self, run: RunOptions) -> None:
         """Check that the run learns.
@@ -137,7 +123,7 @@ class ReplayConfig(LearnerConfig):
         fewest = (sampler.horizon + self.return_steps + frame_stack) * sampler.num_envs
         size = min(self.replay_size, max(fewest, steps))
         begin = min(self.min_steps, fewest)
-        return replace(self, replay_device="auto", replay_size=size, min_steps=begin)
+        return replace(self, replay_size=size, min_steps=begin)
 
     def part(self, num_learners: int) -> Self:
         """Return the settings of one learner alone that does the part of one of several."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from accel_rl.agents import AnyAgent, RolloutTensors
 from accel_rl.algos.generator import restore
 from accel_rl.algos.replay import Replay, ReplaySpec, SequenceReplay, Transitions
+from accel_rl.algos.replay.free_memory import replay_device
 from accel_rl.algos.replay_config import PACE_METRICS, Pace, ReplayConfig, sent
 from accel_rl.algos.update import Update
 from accel_rl.parallel import ALONE, Exchange, Ranks
@@ -58,9 +59,10 @@ class ReplayLearner(ABC):
         self._exchange = exchange
         self.device = exchange.parameters.parameter.device
         self.batch_size = config.batch_size // exchange.num_sharing
-        on = config.where_replay_lies(replay_spec, self.device, ranks.size)
+        config.check_replay(replay_spec, ranks.size)
         kind = Replay if replay_spec.sequences is None else SequenceReplay
         replay_spec = replace(replay_spec, batch_size=self.batch_size)
+        on = replay_device(replay_spec, self.device)
         self.replay: Replay | SequenceReplay = kind(replay_spec, on, ranks.size, ranks.local_size)
         self._generator = torch.Generator(on).manual_seed(seed)
         self._seed = seed

@@ -34,6 +34,9 @@ from accel_rl.models import PolicyValue, Sequences
 from accel_rl.parallel import Exchange, RMSProp
 from accel_rl.settings import option, when
 
+LOG_EPS = 1e-6
+"""number added to probabilities in logarithms"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class GA3CConfig(LearnerConfig):
@@ -56,8 +59,6 @@ class GA3CConfig(LearnerConfig):
     """Weight of the entropy of the policy, in nats."""
     reduction: Literal["sum", "mean"] = "sum"
     """How the loss of a batch combines its samples."""
-    log_eps: float = 1e-6
-    """Number added to probabilities in logarithms."""
     vtrace: bool = False
     """Use returns and advantages of V-trace within each segment (Espeholt et al.
     2018), against the policy lag."""
@@ -97,7 +98,7 @@ class GA3CConfig(LearnerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive = ("lr", "rmsprop_eps", "log_eps", "tuner_interval_seconds")
+        positive = ("lr", "rmsprop_eps", "tuner_interval_seconds")
         require(self, "above 0", lambda value: value > 0, *positive)
         counts = ("num_predictors", "num_trainers", "max_prediction_batch", "training_queue_size")
         require(self, "at least 1", lambda value: value >= 1, *counts, "max_agents")
@@ -302,7 +303,7 @@ class GA3C:
             advantage,
             config.value_coefficient,
             config.entropy_coefficient,
-            config.log_eps,
+            LOG_EPS,
         )
         N: Any = len(batch.action)
         target = return_

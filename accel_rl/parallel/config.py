@@ -29,8 +29,6 @@ class ParallelConfig:
     """How learners share their updates.
     all_reduce: they divide each batch and make one update of it together. store: each updates
     parameters in shared memory with batches of its own."""
-    num_chunks: int = option(3, idle=when("parallel.sync", "all_reduce"))
-    """Number of pieces of the store's parameters, each with its own lock."""
     sync_period: int = option(1, idle=when("parallel.sync", "all_reduce"))
     """Optimizer steps of a learner between two exchanges with the store. More than 1 needs Adam."""
     pull_steps: int | None = option(None, idle=_pulls_nothing)
@@ -45,7 +43,7 @@ class ParallelConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        for name in ("num_chunks", "sync_period", "pull_steps"):
+        for name in ("sync_period", "pull_steps"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}; it must be at least 1")

@@ -184,7 +184,7 @@ def make_exchange(config: TrainConfig, agent: AnyAgent, team: Team) -> Exchange:
     if parallel.sync == "store":
         timeout = parallel.learner_timeout_seconds
         if team.ranks.is_first:
-            store = create_store(flat, rule, parallel.num_chunks, timeout)
+            store = create_store(flat, rule, timeout_seconds=timeout)
             team.share("store", store.address)
         else:
             store = open_store(team.share("store"), flat, rule, timeout)

@@ -224,7 +224,7 @@ def test_vtrace_without_log_probabilities_is_refused() -> None:
         ({}, 16, 0.5, 7e-4),
         ({}, 64, 0.5, 1.4e-3),
         ({}, 512, 0.0, 7e-4 * 32**0.5),
-        ({"lr_base": 1e-3}, 4, 0.0, 5e-4),
+        ({}, 4, 0.0, 3.5e-4),
         ({"lr": 2.5e-4}, 64, 0.9, 2.5e-4),
         ({"lr_schedule": "linear"}, 64, 0.75, 3.5e-4),
         ({"lr_schedule": "linear"}, 16, 1.0, 0.0),

@@ -488,7 +488,6 @@ def test_dueling_scales_the_gradient_into_the_convolutions_alone(monkeypatch) ->
     ("options", "message"),
     [
         ({"min_steps": 10}, "min_steps is 10; .* it must be at least 36"),
-        ({"replay_device": "cuda"}, "replay_device=cuda, but the network runs on cpu"),
     ],
 )
 def test_options_that_do_not_fit_rollouts_or_device_are_refused(
@@ -535,7 +534,6 @@ def test_replays_of_learners_of_one_machine_must_fit_together(monkeypatch) -> No
         ({}, 1.0),
         ({"huber_delta": 10.0}, 10.0),
         ({"huber_delta": 10.0, "num_atoms": 51}, 1.0),
-        ({"huber_delta": 10.0, "priority_default": 2.0}, 2.0),
     ],
 )
 def test_priority_of_new_steps_is_the_largest_that_one_can_have(options, priority) -> None:

@@ -9,7 +9,7 @@ import torch
 from replay_worlds import CPU, B, T, World, everything, make, slow_window
 
 from accel_rl.algos.replay import Priorities, Replay, ReplaySpec
-from accel_rl.algos.replay.free_memory import check_free_memory
+from accel_rl.algos.replay.free_memory import check_free_memory, replay_device
 from accel_rl.spaces import Leaf, discrete
 
 
@@ -137,18 +137,6 @@ def test_state_keeps_final_observations() -> None:
     assert all(torch.equal(*fields) for fields in zip(*drawn, strict=True)) and world.finals
 
 
-def test_state_of_a_replay_without_final_observations_is_taken() -> None:
-    world, replay, other = World(stack=3, waits=False), *(make(slots=40) for _ in range(2))
-    for _ in range(8):
-        replay.append(world.rollout())
-    state = replay.get_state()
-    del state["finals"], state["num_finals"], state["fields"]["final"]
-    other.set_state(state)
-    batch = other.gather(*everything(other))
-    for i, (s, b) in enumerate(zip(batch.step.tolist(), batch.env.tolist(), strict=True)):
-        assert batch.valid[i].item() == (s >= 2 and (b, s) not in world.finals)
-
-
 @pytest.mark.parametrize("stack", [255, 256])
 def test_long_stacks_are_those_seen_also_after_more_steps_than_a_byte_counts(stack: int) -> None:
     """One episode ends after step 299; frames are numbered from 1 within each."""
@@ -225,9 +213,12 @@ def test_a_replay_leaves_memory_of_a_gpu_for_updates(monkeypatch: pytest.MonkeyP
     spec = ReplaySpec(**size, action=discrete(4), frame_stack=4, batch_size=32)  # type: ignore[arg-type]
     free = round(spec.nbytes / 0.9 + 1)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 2 * free))
-    check_free_memory(spec, torch.device("cuda"))
+    gpu = torch.device("cuda")
+    assert replay_device(spec, gpu) == gpu
+    larger = dataclasses.replace(spec, batch_size=2048)
+    assert replay_device(larger, gpu) == torch.device("cpu")
     with pytest.raises(ValueError, match="use replay_size="):
-        check_free_memory(dataclasses.replace(spec, batch_size=2048), torch.device("cuda"))
+        check_free_memory(larger, gpu)
 
 
 def test_a_million_atari_transitions_take_8_4_gigabytes() -> None:

@@ -87,7 +87,7 @@ UNKNOWN = """
 learner.learning_rate=1 | did you mean learner.lr?
 algo=dqn buffer_size=1 | did you mean replay_size?
 entropy=1 | did you mean entropy_coefficient?
-algo=dqn replay=1 | did you mean replay_size or replay_device or save_replay?
+algo=dqn replay=1 | did you mean replay_size or save_replay?
 total_step=5 | did you mean total_steps?
 epsilon=1 | --help=all lists all
 
@@ -153,7 +153,7 @@ num_envs=17 | num_envs=17 num_groups=2
 seed=1e30 | it must be from 0 to 2
 gamma=2 | gamma is 2.0; from 0 to 1
 algo=dqn v_min=-3 | v_min=-3 no effect learner.num_atoms is 1
-algo=ppo lr_base=1 | lr_base=1 algo=ppo, algo=a2c, a2c_b
+algo=ppo rmsprop_decay=1 | rmsprop_decay=1 algo=ppo, algo=a2c, a2c_b
 lr=1e-3,3e-4 | several values are for `sweep`
 
 evaluation_interval=9 evaluation_steps=9 evaluation_envs=10 | evaluation_envs=10 evaluation_steps=9
@@ -182,9 +182,6 @@ algo=dqn burn_in=8 | burn_in=8 no effect lstm and gru are false
 algo=dqn lstm=true sequence_length=0 | sequence_length is 0; at least
 algo=dqn lstm=true burn_in=-1 | burn_in is -1; at least 0
 algo=dqn lstm=true capture=on | capture=on does not support lstm=true
-algo=dqn prioritized=true priority_of_largest=0.5 | priority_of_largest=0.5 no effect lstm and gru
-algo=dqn lstm=true priority_of_largest=0.5 | priority_of_largest=0.5 no effect prioritized
-algo=dqn lstm=true prioritized=true priority_of_largest=2 | priority_of_largest is 2 from 0 to 1
 """
 
 
@@ -210,7 +207,6 @@ on_worker_failure=raise max_worker_restarts=3
 serial=true num_workers=2
 serial=true cpus=[0]
 serial=true learners=2 affinity=off cpus=[0]
-lr=1e-3 lr_base=1e-3
 algo=ppo gradient_norm_eps=0
 advantage_eps=1e-8
 env=catch sticky_actions=0.25

@@ -81,17 +81,6 @@ def test_preset_scales_what_a_file_leaves_open(tmp_path) -> None:
     assert config == parse_arguments(["algo=ppo", "num_envs=64"])
 
 
-def test_run_of_an_earlier_version_can_be_resumed_but_not_begun_again(tmp_path) -> None:
-    """With options that are refused today."""
-    file = saved(tmp_path, "env=catch")
-    path = tmp_path / "config.yaml"
-    text = path.read_text().replace("evaluation_interval: 0", "evaluation_interval: 9")
-    path.write_text(text.replace("evaluation_steps: 125000", "evaluation_steps: 9"))
-    assert parse_arguments([f"resume={tmp_path}"]).evaluation_steps == 9
-    with pytest.raises(ValueError, match=r"with config=.*: evaluation_envs=16 is more than evalu"):
-        parse_arguments([file])
-
-
 def test_keys_of_a_file_may_be_short_dotted_or_in_groups(tmp_path) -> None:
     text = "algo: ppo\nlr: 2e-3\ntotal_steps: 3e6\natari.frame_skip: 2\nsampler: {num_envs: 16}\n"
     config = parse_arguments([written(tmp_path, text + "cpus: [0]\nrun_dir: old\n"), "seed=1"])
@@ -118,8 +107,8 @@ def test_algo_beside_a_file_without_one_is_the_preset(tmp_path) -> None:
 # Text of the file, with ; for the end of a line; what follows the file's name in the message.
 FILES = """
 seeed: 1 | : unknown option seeed; did you mean seed?
-lr_base: 1 & algo=ppo | : lr_base=1 algo=ppo
-algo: a2c;lr_base: 1 & algo=ppo | : learner.lr_base=1 algo=ppo
+rmsprop_decay: 1 & algo=ppo | : rmsprop_decay=1 algo=ppo
+algo: a2c;rmsprop_decay: 1 & algo=ppo | : learner.rmsprop_decay=1 algo=ppo
 algo: ppo;num_envs: many | : sampler.num_envs=many must be: integer
 seed: 1;seed: 2 | cannot be read: line 2: duplicate key seed
 resume: runs/x | says resume

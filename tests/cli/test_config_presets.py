@@ -85,7 +85,7 @@ paac: num_envs=32 horizon=5 num_groups=1 lr=0.0224 loss_reduction=sum_over_time 
   press_fire=false observation_size=84x84
 ga3c: num_envs=32 num_groups=32 horizon=5 num_predictors=2 num_trainers=2 max_prediction_batch=128
   min_training_batch=20 training_queue_size=100 tuner_interval_seconds=60.0 lr=0.0003
-  lr_schedule=constant reduction=sum log_eps=1e-06 rmsprop_decay=0.99 rmsprop_eps=0.1
+  lr_schedule=constant reduction=sum rmsprop_decay=0.99 rmsprop_eps=0.1
   rmsprop_initial=1.0 value_coefficient=0.5 entropy_coefficient=0.01 max_gradient_norm=none
   episodic_lives=false press_fire=false observation_size=84x84
 impala: num_envs=32 horizon=20 overlap=true vtrace=true rho_clip=1.0 c_clip=1.0 gae_lambda=1.0
@@ -114,16 +114,16 @@ double_dqn: double=true lr=0.00025
 cat_dqn: num_atoms=51 v_min=-10.0 v_max=10.0 lr=0.00025 optimizer=adam epsilon_steps=1_000_000
 cat_dqn batch_size=2048: lr=0.00042 num_envs=64 adam_eps=none epsilon_final=0.01
   epsilon_evaluation=0.001
-a3c: sync=store lr_base=0.0007 num_envs=16 max_gradient_norm=0.5
+a3c: sync=store lr=none num_envs=16 max_gradient_norm=0.5
 appo: sync=store num_envs=8 horizon=256 lr=0.00025 lr_schedule=constant max_gradient_norm=0.5
   sync_period=4 pull_steps=64 minibatch_size=512 epochs=4
 r2d2: num_envs=256 sequence_length=80 burn_in=40 batch_size=5120 replay_size=4_000_000 n_step=5
   gamma=0.997 lr=0.0001 adam_eps=0.001 target_update_steps=12_800_000 priority_alpha=0.9
-  priority_beta=0.6 priority_of_largest=0.9 epsilon_final=0.4 lstm=true
+  priority_beta=0.6 epsilon_final=0.4 lstm=true
   previous_action_reward=true double=true dueling=true value_rescaling=true clip_reward=false
   episodic_lives=false
 pqn: num_envs=128 horizon=32 epochs=2 minibatch_size=128 lr=0.00025 lr_schedule=constant
-  gamma=0.99 return_lambda=0.65 max_gradient_norm=10.0 gradient_norm_eps=0.0 radam_eps=1e-08
+  gamma=0.99 return_lambda=0.65 max_gradient_norm=10.0 gradient_norm_eps=0.0
   epsilon_initial=1.0 epsilon_final=0.001 epsilon_share=0.1 epsilon_evaluation=0.0
   total_steps=50_000_000 observation_size=84x84 episodic_lives=true clip_reward=true
 async_dqn: sync=store batch_size=512 lr=0.00075

@@ -2,6 +2,8 @@
 
 import os
 import signal
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from launched_runs import started
@@ -53,7 +55,8 @@ def test_interrupt_that_the_first_import_swallows_ends_the_command(tmp_path) -> 
 
 @pytest.mark.processes
 def test_learner_keeps_an_interrupt_that_comes_while_its_python_starts() -> None:
-    learner = _start(["--version"], 0, 2, 1, "secret", has_keys=False)
+    store: Any = SimpleNamespace(address="none")
+    learner = _start(["--version"], 0, 2, store)
     learner.send_signal(signal.SIGINT)
     assert learner.wait(100) == 130
 

@@ -88,7 +88,6 @@ def test_config_is_never_trained_as_that_of_its_base_class_unless_it_says_so() -
         (PQNConfig, "return_lambda", 1.5, "from 0 to 1"),
         (PQNConfig, "epsilon_final", -0.1, "from 0 to 1"),
         (PQNConfig, "epsilon_share", 0.0, "above 0 and at most 1"),
-        (PQNConfig, "radam_eps", 0.0, "above 0"),
         (DQNConfig, "training_intensity", 0.0, "above 0"),
         (DQNConfig, "training_intensity", float("inf"), "finite"),
         (DQNConfig, "epsilon_final", 1.5, "from 0 to 1"),

@@ -17,18 +17,18 @@ LEARNING = {
         "clip_reward episodic_lives frame_skip frame_stack full_action_set max_episode_steps "
         "max_noops observation_size press_fire sticky_actions"
     ),
-    "parallel": "num_chunks pull_steps sync sync_period",
+    "parallel": "pull_steps sync sync_period",
     "learner": (
         "adam_eps adam_eps_after_correction advantage_eps "
         "batch_size burn_in c_clip clip_range clip_schedule clip_value "
         "double dueling epsilon_share "
         "entropy_coefficient epochs epsilon_evaluation epsilon_final epsilon_initial "
-        "epsilon_per_env epsilon_steps gae_lambda gamma gradient_norm_eps huber_delta log_eps "
-        "loss_reduction lr lr_base lr_schedule max_gradient_norm "
+        "epsilon_per_env epsilon_steps gae_lambda gamma gradient_norm_eps huber_delta "
+        "loss_reduction lr lr_schedule max_gradient_norm "
         "max_prediction_batch min_steps min_training_batch minibatch_size n_step "
         "normalize_advantage normalize_observation normalize_reward num_atoms "
-        "optimizer precision prioritized priority_alpha radam_eps return_lambda "
-        "priority_beta priority_beta_steps priority_default priority_of_largest reduction "
+        "optimizer precision prioritized priority_alpha return_lambda "
+        "priority_beta priority_beta_steps reduction "
         "replay_size rho_clip scale_actions "
         "rmsprop_decay rmsprop_eps rmsprop_initial sequence_length "
         "target_entropy target_rate target_update_steps temperature time_limit_terminal "

@@ -132,7 +132,7 @@ def test_trainer_computes_what_the_predictor_did_and_learns_like_autograd(is_tol
     agent = make_agent("gru", is_told)
     segments = played(agent, is_told)[:40]
     assert len({len(each) for each in segments}) > 3
-    config = GA3CConfig(vtrace=True, gamma=GAMMA, log_eps=1e-30)
+    config = GA3CConfig(vtrace=True, gamma=GAMMA)
     exchange = Local(FlatParameters(agent.model), config.rule, None)
     total = torch.zeros(())
     for segment in segments:

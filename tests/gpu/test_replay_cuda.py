@@ -30,14 +30,13 @@ ENV = EnvSpec(
 )
 
 
-def make(device: torch.device, replay_device: Any) -> tuple[DQN, Local]:
+def make(device: torch.device) -> tuple[DQN, Local]:
     config = DQNConfig(
         batch_size=8,
         min_steps=48,
         replay_size=100,
         target_update_steps=96,
         prioritized=True,
-        replay_device=replay_device,
     )
     torch.manual_seed(0)
     agent = config.make_agent(Network("auto", ENV, device))
@@ -76,15 +75,11 @@ def batches(num: int) -> Iterator[RolloutTensors]:
         )
 
 
-@pytest.mark.parametrize("replay_device", ["cpu", "cuda"])
-def test_masked_dicts_are_kept_and_learned_from_on_the_gpu_as_on_the_host(
-    replay_device: str,
-) -> None:
-    (learner, exchange), (host, host_exchange) = make(CUDA, replay_device), make(CPU, "cpu")
+def test_masked_dicts_are_kept_on_the_gpu_as_on_the_host() -> None:
+    (learner, _), (host, _) = make(CUDA), make(CPU)
     for batch in batches(12):
         metrics = learner.update(batch.map(lambda each: each.to(CUDA)), 0.0)
-        expected = host.update(batch, 0.0)
-        assert metrics.keys() == expected.keys()
+        assert metrics.keys() == host.update(batch, 0.0).keys()
     assert all(torch.isfinite(each) for each in metrics.values())
     step = torch.arange(host.replay.low, host.replay.high).repeat_interleave(B)
     at = step, torch.arange(B).repeat(host.replay.high - host.replay.low)
@@ -92,11 +87,6 @@ def test_masked_dicts_are_kept_and_learned_from_on_the_gpu_as_on_the_host(
     found = learner.replay.gather(*(each.to(learner.replay.device) for each in at))
     for ours, theirs in zip(found, kept, strict=True):
         torch.testing.assert_close(ours, theirs, check_device=False)
-    if replay_device == "cpu":  # both draw the same
-        for name, each in metrics.items():
-            torch.testing.assert_close(each.cpu(), expected[name], rtol=1e-4, atol=1e-6)
-        parameters = (each.parameters.parameter.cpu() for each in (exchange, host_exchange))
-        torch.testing.assert_close(*parameters, rtol=1e-4, atol=1e-5)
 
 
 def test_frames_behind_the_first_two_gigabytes_are_kept_and_found() -> None:

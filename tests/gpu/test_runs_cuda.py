@@ -31,7 +31,7 @@ def last_row(run_dir: Path) -> dict[str, str]:
     [
         ["algo=ppo", "num_envs=8", "overlap=true"],
         ["algo=pqn", "num_envs=8", "gru=true", "learner.precision=bfloat16"],
-        [*RAINBOW, "replay_device=cuda", "save_replay=true"],
+        [*RAINBOW, "save_replay=true"],
     ],
     ids=["ppo", "pqn", "rainbow"],
 )
@@ -40,8 +40,6 @@ def test_a_run_goes_on_on_the_gpu_and_then_on_the_cpu(options: list[str], tmp_pa
     begins = [*options, "env=catch", "device=cuda", "log_interval=500", f"run_dir={run_dir}"]
     goes_on = [f"resume={run_dir}", "device=cuda"]
     on_cpu = [f"resume={run_dir}", "device=cpu"]
-    if "replay_device=cuda" in options:
-        on_cpu.append("replay_device=cpu")
     for arguments, steps in ((begins, 1500), (goes_on, 3000), (on_cpu, 4500)):
         assert main([*arguments, f"total_steps={steps}"]) == 0
         row = last_row(run_dir)

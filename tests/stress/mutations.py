@@ -197,8 +197,8 @@ a2c_entropy_sign algos/a2c.py algos/test_algos_a2c_loss.py
 +     return
 
 a2c_lr_not_scaled algos/a2c.py algos/test_algos_a2c.py
-- self.lr_base * sqrt(num_envs / LR_BASE_NUM_ENVS)
-+ self.lr_base
+- LR_BASE * sqrt(num_envs / LR_BASE_NUM_ENVS)
++ LR_BASE
 
 a2c_advantage_not_normalized_when_asked algos/a2c.py algos/test_algos_a2c.py
 -         if self.config.normalize_advantage:

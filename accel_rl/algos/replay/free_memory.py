@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 
 from accel_rl.algos.replay.spec import ReplaySpec
 from accel_rl.system.topology import free_memory
+
+_LOGGER = logging.getLogger(__name__)
 
 
 def check_free_memory(
@@ -19,6 +23,19 @@ def check_free_memory(
         num_local = 1  # what others have is not free: they take it at once
     if spec.nbytes * num_local > _free(spec, device):
         raise replay_too_large(spec, device, num_learners, num_local)
+
+
+def replay_device(spec: ReplaySpec, device: torch.device) -> torch.device:
+    """Return ``device``, or the CPU if a GPU has too little free memory for the replay."""
+    if device.type != "cuda" or spec.nbytes <= _free(spec, device):
+        return device
+    _LOGGER.warning(
+        "the replay takes %.1f GB, more than %s has free; it is in the memory of the CPU, which is "
+        "slower",
+        spec.nbytes / 1e9,
+        device,
+    )
+    return torch.device("cpu")
 
 
 def _free(spec: ReplaySpec, device: torch.device) -> int:
@@ -41,5 +58,5 @@ def replay_too_large(
     shared = f" for {num_local} of them" if num_local > 1 else ""
     return ValueError(
         f"{what} takes {nbytes / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB free for it"
-        f"{shared}; use replay_size={fits} or less, or another replay device"
+        f"{shared}; use replay_size={fits} or less"
     )

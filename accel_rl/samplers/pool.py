@@ -23,19 +23,21 @@ from accel_rl.rollout import Rollout, RolloutSpec, truncate_running
 from accel_rl.samplers.base import Autoreset, SamplerConfig, SamplerError, WorkerError
 from accel_rl.samplers.block import EnvStates, count_nothing
 from accel_rl.samplers.boundary import Place
-from accel_rl.samplers.process import pickle_request
-from accel_rl.samplers.shared import (
+from accel_rl.samplers.orders import (
     CALL,
     CLOSE,
     GET_STATE,
-    GRACE_SECONDS,
-    LOOK_SECONDS,
     RESET,
     STEP,
     TIMEOUTS,
     WAIT_FOR_RESET,
     count_down,
     take,
+)
+from accel_rl.samplers.process import pickle_request
+from accel_rl.samplers.shared import (
+    GRACE_SECONDS,
+    LOOK_SECONDS,
 )
 from accel_rl.samplers.workers import Workers
 
@@ -98,6 +100,7 @@ class WorkerPool:
         self._workers = Workers(
             factory, spec, config, seed, cpus, columns, niceness=niceness, autoreset=autoreset
         )
+        self._orders = self._workers.orders
         self._shared = self._workers.arrays
         self.arrays = self._shared.block
         G = len(columns[0])
@@ -132,9 +135,9 @@ class WorkerPool:
                 raise SamplerError("this sampler was started before; make another one")
             workers.generation += generation + any(w in self._started for w in members)
             for group in groups:
-                workers.orders[group] += 1
+                self._orders.numbers[group] += 1
                 self._out[group] = math.inf
-                workers.number_order(group)
+                self._orders.number_order(group)
             try:
                 for worker in members:
                     self._start(worker, [row] * len(self.columns), states or {})
@@ -151,17 +154,17 @@ class WorkerPool:
             for group, row in zip(groups, rows, strict=True):
                 # First, so that whoever looks at this group meanwhile does not take what its
                 # workers have done before for this order.
-                workers.orders[group] += 1
+                self._orders.numbers[group] += 1
                 if group in self._leaving:
                     self._leaving[group] = deadline
-                    workers.release(group, row, CLOSE)
+                    self._orders.release(group, row, CLOSE)
                 else:
                     self._out[group] = deadline
-                    workers.release(group, row, command)
+                    self._orders.release(group, row, command)
 
     def is_released(self, group: int) -> bool:
         # Ctrl-C within `send` may leave one that is out without an order.
-        return group in self._ready or (group in self._out and self._workers.is_ordered(group))
+        return group in self._ready or (group in self._out and self._orders.is_ordered(group))
 
     def recv(
         self, groups: Sequence[int] | None = None, limit: int = 1, timeout: float = math.inf
@@ -175,7 +178,7 @@ class WorkerPool:
                 self._poll(0.0 if self._ready else min(timeout, LOOK_SECONDS))
             else:
                 for group in groups:
-                    if self._workers.is_done(group):  # most often not, and `take` would raise
+                    if self._orders.is_done(group):  # most often not, and `take` would raise
                         self._note(group)
             if groups is None and monotonic() - self._looked_at > LOOK_SECONDS:
                 self._look()
@@ -359,7 +362,7 @@ class WorkerPool:
         """Whether all workers of a group run and have carried out its order."""
         if self._starting and not self._starting.keys().isdisjoint(self._workers.members[group]):
             return False
-        return self._workers.is_done(group)
+        return self._orders.is_done(group)
 
     def _note_started(self) -> None:
         shared, workers = self._shared, self._workers
@@ -392,10 +395,10 @@ class WorkerPool:
                 self._signal_for_dead(group)
             elif now > deadline:
                 for worker in workers.members[group]:
-                    if worker not in self._dead and workers.owes(worker, group):
+                    if worker not in self._dead and self._orders.owes(worker, group):
                         self._dead[worker] = workers.hung(worker, group)
             else:
-                workers.wake(group)
+                self._orders.wake(group)
         if self._dead:
             self._settle_dead()
 
@@ -419,7 +422,7 @@ class WorkerPool:
             if (
                 self._is_fatal(error)
                 or worker in self._starting
-                or any(workers.owes(worker, g) for g in own)
+                or any(self._orders.owes(worker, g) for g in own)
             ):
                 try:
                     self._replace(worker, error)
@@ -436,7 +439,7 @@ class WorkerPool:
         workers, config = self._workers, self._config
         own = workers.groups_of(worker)
         # An order that Ctrl-C has cut short has overwritten which row the last one was for.
-        if self._is_fatal(error) or not all(map(workers.is_ordered, own)):
+        if self._is_fatal(error) or not all(map(self._orders.is_ordered, own)):
             self._fail(error)
         if self._num_restarts == config.max_worker_restarts:
             self._fail(
@@ -480,7 +483,7 @@ class WorkerPool:
             self.replaced += columns  # between two rollouts
             self.arrays.carry.is_fresh[own] = False
             return workers.spec.rollout.T
-        is_done = not workers.owes(worker, group)
+        is_done = not self._orders.owes(worker, group)
         cut_off = truncate_running(rollout, columns, row, is_done, waits)
         self.lost |= {(row, b) for b in cut_off}
         return WAIT_FOR_RESET if waits else row + 1

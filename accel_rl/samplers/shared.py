@@ -1,4 +1,4 @@
-"""The memory that a sampler and its workers share, and the words by which they take turns.
+"""The memory that a sampler and its workers share, and what a worker is given at its start.
 
 The memory is anonymous (``memfd_create``) and handed to the workers as a file descriptor: it has
 no name in ``/dev/shm``, so nothing is left when processes are killed and no two runs collide.
@@ -7,36 +7,17 @@ no name in ``/dev/shm``, so nothing is left when processes are killed and no two
 from __future__ import annotations
 
 import mmap
-import os
-import platform
 import signal
 import sys
-import threading
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from accel_rl.rollout import Layout, Rollout, RolloutSpec, carve, layout_bytes
 from accel_rl.samplers.base import Autoreset, SamplerConfig
 from accel_rl.samplers.block import BlockArrays, Carry, EnvStates
+from accel_rl.samplers.orders import SharedArrays
 from accel_rl.system import shared_memory
-
-STEP = 1
-RESET = 2
-CLOSE = 3
-GET_STATE = 4
-CALL = 5
-
-WAIT_FOR_RESET = -1
-
-TIMEOUTS = dict.fromkeys((STEP, GET_STATE), "step_timeout_seconds") | dict.fromkeys(
-    (RESET, CLOSE, CALL), "reset_timeout_seconds"
-)
-"""the option that limits the time for each order"""
-
-ORDERS_STORES = platform.machine().lower() in ("x86_64", "amd64", "i686")
-"""whether this processor lets others see what a thread writes in the order of its writing"""
 
 TELL_PLACE = getattr(signal, "SIGRTMAX", 64) - 1
 """the signal on which a worker writes into its report where it is; other systems have none"""
@@ -65,38 +46,6 @@ class PoolSpec(NamedTuple):
     @property
     def num_groups(self) -> int:
         return len(self.columns[0])
-
-
-class SharedArrays(NamedTuple):
-    """Views of the shared memory.
-
-    ``command``, ``row``, ``sequence``: ``[G]``, written by the server before it wakes a group: do
-    ``command`` at ``row``, as its ``sequence``-th order. ``done``: ``[W, G]``, the sequence that a
-    worker has carried out for a group, written by the worker. Orders are numbered, so a signal too
-    many or too few cannot put the two sides out of step. ``has_started``: ``[W]``, the worker's
-    environments are reset. ``first_steps``: ``[W]``, random first steps that they have taken.
-    ``busy_seconds``: ``[W]``, time spent in simulators.
-    ``longest_seconds``: ``[W]``, time of the longest order so far. ``is_awake``: ``[W]``, the
-    worker looks at ``sequence`` by itself and needs no signal. ``done_at``: ``[W]``, when it
-    had carried out its last order, by `time.perf_counter`. All by the worker, except that the pool
-    notes in ``done_at`` when a worker has started, and in ``done`` what needs no answer.
-
-    The server reads results of a worker after it has read an eventfd that the worker wrote after
-    them: the kernel's lock orders the two, on processors that reorder stores, too (ARM). There a
-    worker is never ``is_awake``, and takes an order only after it has read its eventfd.
-    """
-
-    block: BlockArrays
-    command: NDArray[np.int64]
-    row: NDArray[np.int64]
-    sequence: NDArray[np.int64]
-    done: NDArray[np.int64]
-    has_started: NDArray[np.bool_]
-    first_steps: NDArray[np.int64]
-    busy_seconds: NDArray[np.float64]
-    longest_seconds: NDArray[np.float64]
-    done_at: NDArray[np.float64]
-    is_awake: NDArray[np.uint8]
 
 
 class Descriptors(NamedTuple):
@@ -174,30 +123,6 @@ def dumps(value: object) -> bytes:
         cloudpickle.register_pickle_by_value(multiprocessing_main)
     pickled: bytes = cloudpickle.dumps(value)
     return pickled
-
-
-def count_down(countdown: int | None, ready: int) -> None:
-    """Take one from ``countdown``; the worker that finds none left says that the group is ready.
-
-    So the server wakes once for a group and not once for each of its workers. Both are eventfds.
-    The only worker of a group has no ``countdown``.
-    """
-    if countdown is None or not take(countdown):
-        os.eventfd_write(ready, 1)
-
-
-def fence() -> None:
-    """Let others see what this thread has written before it reads on (with `ORDERS_STORES`)."""
-    threading.Lock().acquire()  # an atomic exchange; of one that no other thread can hold
-
-
-def take(eventfd: int) -> bool:
-    """Take what a non-blocking eventfd holds (one, of a semaphore); False if it is empty."""
-    try:
-        os.eventfd_read(eventfd)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _layout(spec: PoolSpec) -> Layout:

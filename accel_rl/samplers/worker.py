@@ -28,20 +28,23 @@ from accel_rl.samplers.base import SamplerError
 from accel_rl.samplers.block import Block, check_distinct, environment_seed
 from accel_rl.samplers.generators import Turns
 from accel_rl.samplers.make_block import make_block, make_envs
-from accel_rl.samplers.shared import (
+from accel_rl.samplers.orders import (
     CALL,
     CLOSE,
     GET_STATE,
-    GRACE_SECONDS,
     STEP,
-    TELL_PLACE,
     WAIT_FOR_RESET,
+    SharedArrays,
+    SpinningWaiter,
+    Waiter,
+    count_down,
+)
+from accel_rl.samplers.shared import (
+    GRACE_SECONDS,
+    TELL_PLACE,
     Descriptors,
     Setup,
-    SharedArrays,
-    count_down,
     dumps,
-    fence,
     map_memory,
 )
 from accel_rl.system.functions import FAILURES, place_of
@@ -143,7 +146,7 @@ def read_factory(descriptor: int) -> EnvFactory:
 def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
     """Make and reset the environments, ``blocks``, then carry out orders until told to close."""
     _take_place(setup)
-    worker, wake = setup.worker, descriptors.wake
+    worker = setup.worker
     arrays = map_memory(setup.spec, descriptors.memory)
     turns = Turns()
     _make_blocks(setup, descriptors, arrays, blocks, turns)
@@ -154,35 +157,13 @@ def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
     # Single numbers are read and written in views several times as quickly as in arrays.
     command, row, sequence = arrays.command.data, arrays.row.data, arrays.sequence.data
     own = (arrays.done[worker], arrays.busy_seconds, arrays.longest_seconds, arrays.done_at)
-    views: list[Any] = [array.data for array in (*own, arrays.is_awake)]
-    done, busy_seconds, longest_seconds, done_at, is_awake = views
-
-    def find_released() -> Blocks:
-        return [(group, block) for group, block in blocks if sequence[group] != done[group]]
-
-    num_woken = 0  # orders whose signals were read and that were not taken yet, or more
+    views: list[Any] = [array.data for array in own]
+    done, busy_seconds, longest_seconds, done_at = views
+    block_of = dict(blocks)
+    waiter = _make_waiter(arrays, setup, list(block_of), descriptors.wake)
     while True:
-        released = find_released()
-        if setup.awake_seconds is None:
-            # An order that is seen before its signal is read may be seen without its row and its
-            # actions (see `SharedArrays`). Signals too many, as of orders that a lost worker took,
-            # are forgotten.
-            num_woken = min(num_woken, len(released))
-            if num_woken < max(1, len(released)):
-                num_woken += _await_signals(wake)
-                continue
-            num_woken -= len(released)
-        elif not released:
-            sleeps_at = perf_counter() + setup.awake_seconds
-            while not released and perf_counter() < sleeps_at:
-                released = find_released()
-            if not released:
-                is_awake[worker] = False
-                fence()
-                if not find_released():
-                    _await_signals(wake)
-                is_awake[worker] = True
-        for group, block in released:
+        for group in waiter.wait():
+            block = block_of[group]
             order = sequence[group]
             if command[group] == CLOSE:
                 _close(blocks)
@@ -250,12 +231,10 @@ def _close(blocks: Blocks) -> None:
         raise CloseError(str(error)) from error
 
 
-def _await_signals(wake: int) -> int:
-    """How many have come; 0 after a signal that an environment handles."""
-    try:
-        return os.eventfd_read(wake)
-    except InterruptedError:
-        return 0
+def _make_waiter(arrays: SharedArrays, setup: Setup, groups: list[int], wake: int) -> Waiter:
+    if setup.awake_seconds is None:
+        return Waiter(arrays, setup.worker, groups, wake)
+    return SpinningWaiter(arrays, setup.worker, groups, wake, setup.awake_seconds)
 
 
 def _make_blocks(

@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import RLock
 from time import monotonic
-from typing import Any
 
 from accel_rl.envs.base import EnvFactory
 from accel_rl.rollout import RolloutSpec
@@ -25,6 +24,13 @@ from accel_rl.samplers.base import (
     was_closed,
 )
 from accel_rl.samplers.block import EnvStates
+from accel_rl.samplers.orders import (
+    CLOSE,
+    STEP,
+    TIMEOUTS,
+    Orders,
+    awake_seconds,
+)
 from accel_rl.samplers.process import (
     KILL_SECONDS,
     WorkerProcess,
@@ -33,24 +39,16 @@ from accel_rl.samplers.process import (
     store_factory,
 )
 from accel_rl.samplers.shared import (
-    CLOSE,
     GRACE_SECONDS,
-    ORDERS_STORES,
-    STEP,
-    TIMEOUTS,
     PoolSpec,
     Setup,
     create_memory,
-    fence,
     map_memory,
 )
 from accel_rl.system import shared_memory
 from accel_rl.system.processes import disown_in_forks, open_standard_descriptors
 from accel_rl.system.topology import available_cpus
 
-AWAKE_SECONDS = 50e-6
-"""that a worker with a core of its own waits for the next order before it sleeps: so long does it
-take to wake one up"""
 _CHANGE_SECONDS = 0.5
 """after which `Workers.close` leaves closing to a thread that starts or forgets a worker"""
 NICENESS = 5
@@ -65,8 +63,8 @@ class Workers:
     ends processes and leaves the descriptors open, so that no other file gets their numbers.
 
     ``columns[worker][group]``: who steps what. ``cpus[worker]``: where it is pinned, if anywhere.
-    ``autoreset``: as in `Block`. ``members[g]``: the workers of group ``g``. ``orders[g]``: the
-    number of its last order, or of the one that it is about to get.
+    ``autoreset``: as in `Block`. ``members[g]``: the workers of group ``g``. ``orders``: what they
+    are told.
     ``worker_of``: workers by the ``pidfd`` of their processes. ``generation``: how often
     environments have started anew. ``inherited_from``: if this process is a fork of the one that
     made this, the pid of that; else 0.
@@ -101,12 +99,10 @@ class Workers:
         self._cpus = ((),) * len(columns) if config.affinity == "off" else cpus
         self._niceness = niceness
         # Only where no policy or other worker waits for the core.
-        has_cores = len(columns) < len(available_cpus())
-        self._awake_seconds = (AWAKE_SECONDS if has_cores else 0.0) if ORDERS_STORES else None
+        self._awake_seconds = awake_seconds(len(columns) < len(available_cpus()))
         self._autoreset = autoreset
         self.spec = PoolSpec(rollout_spec, columns)
         W, G = self.spec.num_workers, self.spec.num_groups
-        self.orders = [0] * G
         self.members = [[w for w in range(W) if columns[w][g]] for g in range(G)]
         self.processes: dict[int, WorkerProcess] = {}
         self.worker_of: dict[int, int] = {}
@@ -121,15 +117,7 @@ class Workers:
                 raise shortage(error, W) from error
             raise
         self.arrays = map_memory(self.spec, self._memory)
-        # `tolist` and `count` take 0.4 us for 64 workers, `all` of NumPy's 1.6 us.
-        self._done = [
-            self.arrays.done[_as_slice(own), g].data for g, own in enumerate(self.members)
-        ]
-        self._is_awake = [self.arrays.is_awake[_as_slice(own)].data for own in self.members]
-        # Single numbers are read and written in views several times as quickly as in arrays.
-        self._command: Any = self.arrays.command.data
-        self._row: Any = self.arrays.row.data
-        self._sequence: Any = self.arrays.sequence.data
+        self.orders = Orders(self.arrays, self.members, self.countdown, self._wake)
         self._uses: list[None] = []  # one for each block in which descriptors are used
         self._closing = RLock()
         self._is_ending = self._has_ended = self._is_changing = False
@@ -228,48 +216,9 @@ class Workers:
         if self.is_closed:
             raise was_closed()
 
-    def release(self, group: int, row: int, command: int) -> None:
-        """Order the workers of a group to do ``command`` at ``row``."""
-        self._command[group] = command
-        self._row[group] = row
-        self.number_order(group)
-        self.wake(group)
-
-    def wake(self, group: int) -> None:
-        """Wake those workers of a group that sleep; once too often does no harm."""
-        if ORDERS_STORES:
-            fence()
-        # One copy of a few bytes: the number of workers that are awake costs nothing.
-        awake = self._is_awake[group].tobytes()
-        if 0 in awake:
-            for worker, is_awake in zip(self.members[group], awake, strict=True):
-                if not is_awake:
-                    os.eventfd_write(self._wake[worker], 1)
-
-    def number_order(self, group: int) -> None:
-        """Begin a group's order by its number, for which all its workers are to count down."""
-        countdown = self.countdown[group]
-        if countdown is not None:
-            os.eventfd_write(countdown, len(self.members[group]) - 1)
-        self._sequence[group] = self.orders[group]
-
     def groups_of(self, worker: int) -> list[int]:
         """The groups that a worker has environments of."""
         return [g for g, columns in enumerate(self.spec.columns[worker]) if columns]
-
-    def owes(self, worker: int, group: int) -> bool:
-        """Whether a worker has an order of this group that it has not carried out."""
-        arrays = self.arrays
-        is_member = len(self.spec.columns[worker][group]) > 0
-        return is_member and bool(arrays.done[worker, group] != arrays.sequence[group])
-
-    def is_ordered(self, group: int) -> bool:
-        """Whether its workers can see the last order of a group."""
-        return bool(self._sequence[group] == self.orders[group])
-
-    def is_done(self, group: int) -> bool:
-        done: list[int] = self._done[group].tolist()
-        return done.count(self.orders[group]) == len(done)
 
     def poll(self, seconds: float) -> list[int]:
         """Sleep until something happens, or so long; the descriptors to which it did, in order.
@@ -413,10 +362,3 @@ class Workers:
         if self._is_made:  # dropped, perhaps without `close`
             self._uses.clear()  # of Ctrl-C at an unlucky moment
             self.close(GRACE_SECONDS)
-
-
-def _as_slice(workers: list[int]) -> slice:
-    """The slice that ``workers``, which are evenly spaced, are."""
-    step = workers[1] - workers[0] if len(workers) > 1 else 1
-    assert workers == list(range(workers[0], workers[-1] + 1, step))
-    return slice(workers[0], workers[-1] + 1, step)

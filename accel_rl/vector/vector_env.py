@@ -21,8 +21,8 @@ from accel_rl.samplers.block import LEAVE, Play
 from accel_rl.samplers.layout import assign_columns, plan_workers
 from accel_rl.samplers.local_pool import LocalPool, Pool
 from accel_rl.samplers.make_block import check_autoreset
+from accel_rl.samplers.orders import RESET, STEP
 from accel_rl.samplers.pool import WorkerPool
-from accel_rl.samplers.shared import RESET, STEP
 from accel_rl.spaces import map_gymnasium, write_values
 from accel_rl.vector.arguments import find_factory, find_mode, reset_orders
 

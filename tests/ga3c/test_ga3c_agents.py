@@ -47,7 +47,7 @@ def serve_on(sampler: QueuedSampler) -> None:
 def await_steps(sampler: QueuedSampler) -> None:
     """Wait until all agents have taken their steps, while nobody serves them."""
     pool = sampler._pool
-    await_true(lambda: all(pool._workers.is_done(agent) for agent in pool.running))
+    await_true(lambda: all(pool._orders.is_done(agent) for agent in pool.running))
 
 
 def kill(sampler: QueuedSampler, agent: int = 0) -> int:
@@ -221,7 +221,7 @@ def test_agent_killed_while_it_starts_is_replaced():
 @pytest.mark.parametrize("number", [1, slow(3)])
 def test_hanging_agent_is_found_though_others_keep_the_pool_busy(number, monkeypatch):
     stopped: list[int] = []
-    clock = StandingClock(lambda: bool(stopped) and sampler._pool._workers.owes(1, 1))
+    clock = StandingClock(lambda: bool(stopped) and sampler._pool._orders.owes(1, 1))
     monkeypatch.setattr("accel_rl.samplers.pool.monotonic", clock)
     with make_sampler(LONG, 2, step_timeout_seconds=10) as sampler:
         clock.sampler = sampler
@@ -289,7 +289,7 @@ def test_agents_are_taken_in_the_order_in_which_they_became_ready():
         pool.send(list(range(3)), [1] * 3)
         for agent in (2, 0, 1):
             os.kill(pids[agent], signal.SIGCONT)
-            await_true(lambda a=agent: pool._workers.is_done(a))
+            await_true(lambda a=agent: pool._orders.is_done(a))
             time.sleep(0.02)
         assert pool.recv(limit=2, timeout=10) == [2, 0]
         assert pool.recv(limit=2, timeout=10) == [1]

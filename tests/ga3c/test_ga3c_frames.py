@@ -19,7 +19,7 @@ def test_predictor_serves_two_agents_in_few_functions() -> None:
     with make_sampler(partial(ScriptedEnv, "." * 99_999 + "t"), 2) as sampler:
         for _ in range(50):
             pool = sampler._pool
-            while not all(pool._workers.is_done(agent) for agent in range(2)):
+            while not all(pool._orders.is_done(agent) for agent in range(2)):
                 time.sleep(0.001)
             rounds.append(frames_of(lambda: sampler.serve(policy)))
         assert sampler.queue_times.batches == 50 and sampler.steps == 2 * 49

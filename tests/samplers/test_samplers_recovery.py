@@ -35,6 +35,7 @@ from accel_rl.samplers import (
 from accel_rl.samplers.block import Carry
 from accel_rl.samplers.boundary import Boundary, EpisodeTracker
 from accel_rl.samplers.layout import assign_columns
+from accel_rl.samplers.orders import Orders
 from accel_rl.samplers.process import WorkerProcess
 from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.samplers.workers import Workers
@@ -103,7 +104,7 @@ class Play:
             self.begin()
 
 
-SEND = (WorkerPool.send, Workers.release, Workers.number_order, Workers.wake)
+SEND = (WorkerPool.send, Orders.release, Orders.number_order, Orders.wake)
 RECV = (WorkerPool.recv, WorkerPool._wait, WorkerPool._poll, WorkerPool._note)
 MOMENTS: dict[str, tuple[Any, ...]] = {
     "_collect": (range(5, 95, 6), RolloutSampler._collect, RolloutSampler._finish),
@@ -283,7 +284,7 @@ def test_groups_are_cut_when_all_have_been_received(tmp_path: Path) -> None:
 
     def policy(step: PolicyInput) -> np.ndarray:
         if step.t == 2 and step.columns.start == 2:
-            while sampler._pool._workers.owes(0, 2):  # it is to have nothing to do for group 2
+            while sampler._pool._orders.owes(0, 2):  # it is to have nothing to do for group 2
                 time.sleep(0.001)
         if step.t == 2 and step.columns.start == 4:
             await_end(sampler._pool, tmp_path)
@@ -365,7 +366,7 @@ def test_worker_that_is_lost_when_ctrl_c_cuts_its_order_short_ends_the_sampler(
     def policy(step: PolicyInput) -> np.ndarray:
         if step.t == 2:
             await_end(sampler._pool, tmp_path)
-            monkeypatch.setattr(sampler._pool._workers, "number_order", raising)
+            monkeypatch.setattr(sampler._pool._orders, "number_order", raising)
         return zeros(step)
 
     with ParallelSampler(fragile(tmp_path, mine=2, at=2), config=config(2)) as sampler:
@@ -382,7 +383,7 @@ def test_worker_that_is_lost_when_ctrl_c_cuts_its_order_short_ends_the_sampler(
 def test_group_that_is_being_sent_is_not_taken_for_done(make_pool, monkeypatch) -> None:
     """By a thread that receives meanwhile, and that an old signal has woken."""
     pool = make_pool(ToyEnv, num_groups=2)
-    release, found = pool._workers.release, []
+    release, found = pool._orders.release, []
 
     def release_slowly(group: int, *order: int) -> None:
         os.eventfd_write(pool._workers.ready[group], 1)
@@ -391,7 +392,7 @@ def test_group_that_is_being_sent_is_not_taken_for_done(make_pool, monkeypatch) 
         thread.join()
         release(group, *order)
 
-    monkeypatch.setattr(pool._workers, "release", release_slowly)
+    monkeypatch.setattr(pool._orders, "release", release_slowly)
     for t in range(T):
         pool.rollout.action[t] = 0
         pool.send((1,), (t,))
@@ -402,15 +403,15 @@ def test_group_that_is_being_sent_is_not_taken_for_done(make_pool, monkeypatch) 
 
 def test_worker_that_is_done_before_send_returns_is_noted_at_once(make_pool, monkeypatch) -> None:
     pool = make_pool(ToyEnv, num_groups=2)
-    release, looks = pool._workers.release, []
+    release, looks = pool._orders.release, []
 
     def release_and_wait(group: int, *order: int) -> None:
         release(group, *order)
-        while pool._workers.owes(0, group):
+        while pool._orders.owes(0, group):
             time.sleep(0.001)
         pool._poll(0.01)  # as in another thread
 
-    monkeypatch.setattr(pool._workers, "release", release_and_wait)
+    monkeypatch.setattr(pool._orders, "release", release_and_wait)
     monkeypatch.setattr(pool, "_look", lambda: looks.append(None))
     pool.send((1,), (0,))
     assert pool.recv((1,), timeout=10) == [1]
@@ -428,8 +429,8 @@ def test_time_is_counted_as_it_should_be(make_pool, monkeypatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(pool._workers, "poll", poll)
         patch.setattr("accel_rl.samplers.pool.monotonic", lambda: now[0])
-        patch.setattr(pool._workers, "is_done", lambda group: False)
-        patch.setattr(pool._workers, "owes", lambda *_: True)
+        patch.setattr(pool._orders, "is_done", lambda group: False)
+        patch.setattr(pool._orders, "owes", lambda *_: True)
         pool.send((0,), (0,))
         for seconds in (0.0, 0.1, 0.25, 0.4, 1.1):
             began = now[0]
@@ -476,7 +477,7 @@ def test_worker_takes_orders_only_when_it_has_read_their_signals(make_pool, monk
     """Without them, a processor that reorders stores, as ARM, may show it the orders, and their
     rows and actions later; and it forgets signals of no order.
     """
-    monkeypatch.setattr("accel_rl.samplers.workers.ORDERS_STORES", False)
+    monkeypatch.setattr("accel_rl.samplers.orders.ORDERS_STORES", False)
     pool = make_pool(ToyEnv, num_groups=2)
     arrays, wake = pool._workers.arrays, pool._workers._wake[0]
     os.eventfd_write(wake, 3)

@@ -217,7 +217,7 @@ def test_workers_in_a_step_close_their_environments_when_another_fails(tmp_path)
 def test_workers_that_look_for_orders_take_the_same_steps_and_need_no_signals(
     awake_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("accel_rl.samplers.workers.AWAKE_SECONDS", awake_seconds)
+    monkeypatch.setattr("accel_rl.samplers.orders.AWAKE_SECONDS", awake_seconds)
     monkeypatch.setattr("accel_rl.samplers.workers.available_cpus", lambda: list(range(64)))
     config = SamplerConfig(num_envs=8, horizon=20, num_groups=2, num_workers=1)
     with (

@@ -164,7 +164,7 @@ def test_group_that_is_ready_first_is_received_first_where_that_is_asked_for(fir
     received = []
     for _ in range(3):
         if not first_ready:
-            while env._pool._workers.owes(1, 1):  # type: ignore[union-attr]
+            while env._pool._orders.owes(1, 1):  # type: ignore[union-attr]
                 time.sleep(0.01)
             gate.touch()
         received.append(int(env.recv(first_ready=first_ready)[4]["env_id"][0]))

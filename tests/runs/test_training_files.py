@@ -265,10 +265,9 @@ def test_file_that_is_no_checkpoint_or_of_another_format_is_refused(tmp_path) ->
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"steps_000000000001\.pt is not a checkpoint"):
             load_checkpoint(path)
-    for number, way in ((99, "the version that"), (3, "commit [0-9a-f]{7}")):
-        torch.save({"format": number}, path)
-        with pytest.raises(ValueError, match=rf"format {number}.*{way}"):
-            load_checkpoint(path)
+    torch.save({"format": 99}, path)
+    with pytest.raises(ValueError, match=r"format 99.*the version that"):
+        load_checkpoint(path)
 
 
 def made_directory(config: TrainConfig) -> Path:

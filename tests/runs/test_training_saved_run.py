@@ -42,13 +42,6 @@ def test_random_numbers_of_the_host_go_on_as_if_nothing_had_been_trained_or_read
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_run_with_fewer_steps_than_environments_of_an_evaluation_is_read(tmp_path) -> None:
-    """New ones are refused; those that there are go on."""
-    lines = "algo: dqn\nenv: catch\nevaluation_interval: 100\nevaluation_steps: 10\n"
-    (tmp_path / "config.yaml").write_text(lines)
-    assert read_config(tmp_path).evaluation_steps == 10
-
-
 CONFIGS = """
 a: [1, 2 | cannot be read
 \udcff | cannot be read

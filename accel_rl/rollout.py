@@ -94,7 +94,7 @@ class Rollout:
             memory that are not used are not taken.
         final_step: ``[T, B]`` int64, the step ``t`` of each final observation; -1 where unused.
         info: ``[T, B, len(info_keys)]`` float32, NaN where a step has no value.
-        extras: arrays ``[T, B, ...]`` by name, which the policy returned in `Acted`.
+        extras: arrays ``[T, B, ...]`` by name, which the policy returned in `PolicyOutput`.
     """
 
     observation: NDArray[Any]

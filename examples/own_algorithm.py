@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from accel_rl.agents import AnyAgent, PolicyAgent, RolloutTensors
+from accel_rl.agents import Agent, PolicyAgent, RolloutTensors
 from accel_rl.algos import ActorCriticConfig, Task, Update
 from accel_rl.algos.a2c import a2c_loss
 from accel_rl.algos.actor_critic import bootstrap_values, evaluate, returns_and_advantages
@@ -31,7 +31,7 @@ class SmoothConfig(ActorCriticConfig):
 
     rule = Adam(eps=1e-5)  # how gradients are applied
 
-    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> "Smooth":
+    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> "Smooth":
         """Return the learner of ``agent``."""
         assert isinstance(agent, PolicyAgent)
         return Smooth(agent, self, exchange)

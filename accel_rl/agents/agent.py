@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from accel_rl.agents.epsilon_greedy import RecurrentEpsilonGreedyAgent
-from accel_rl.agents.recurrent import RecurrentAgent
-from accel_rl.capture import Capture
+from accel_rl.agents.normalizer import Normalizer
+from accel_rl.capture import EAGER, Capture
+from accel_rl.models import Sequences
 
 
-class Agent(Protocol):
-    """An agent without a memory: it chooses each action from the newest observation alone.
-
-    Agents with a memory are an `AnyRecurrentAgent`.
+class Agent:
+    """A network and the way actions are chosen from it. Agents of one's own are subclasses.
 
     Attributes:
         model: the network. Learners change its parameters.
         capture: how acting and learning are compiled, or recorded as CUDA graphs.
+        normalizer: normalizes observations before the network sees them. None: they stay as they
+            are.
+        epsilon: probability of a random action, ``[B]`` or ``[1]``; None: it has none.
+        is_random: True if it takes any action, all equally likely.
+        tells_log_prob: True if an action server keeps the log-probabilities of the actions, by
+            ``act_with_log_prob``, as a `PolicyAgent` has it.
     """
 
-    capture: Capture
+    model: Any
+    capture: Capture = EAGER
+    normalizer: Normalizer | None = None
+    epsilon: Tensor | None = None
+    is_random: bool = False
+    tells_log_prob: bool = False
 
     @property
-    def model(self) -> nn.Module: ...
+    def remembers(self) -> bool:
+        """Whether the network has a memory. Its state is kept by `RecurrentStates`."""
+        return False
 
-    def act(self, observation: Tensor, uniform: Tensor, columns: slice) -> Tensor:
+    def act(
+        self, observation: Any, uniform: Tensor, columns: slice, memory: Sequences | None = None
+    ) -> Any:
         """Choose an action for each of ``N`` environments.
 
         Args:
@@ -34,27 +47,25 @@ class Agent(Protocol):
             uniform: ``[N]`` random numbers in [0, 1), on the device of the observation. An agent
                 uses no other randomness.
             columns: the environments, as columns of the rollout.
+            memory: what came before, see `one_step`, for a network with a memory.
 
         Returns:
-            Actions ``[N]`` int64.
+            Actions ``[N, ...]``. With ``memory``: also the recurrent state ``[N, S]`` after them.
         """
-        ...
+        raise NotImplementedError
 
     def greedy(self) -> Agent:
         """Return an agent with the same network that always takes its best action."""
-        ...
+        raise NotImplementedError
 
-    def follow(self, other: object) -> None:
-        """Take over what another agent has beside its network, for example its epsilon.
+    def follow(self, other: Any) -> None:
+        """Take over what another agent has beside its network.
 
         Args:
             other: an agent of this class.
         """
-        ...
-
-
-AnyRecurrentAgent = RecurrentAgent | RecurrentEpsilonGreedyAgent
-"""An agent whose network has a memory."""
-
-AnyAgent = Agent | AnyRecurrentAgent
-"""An agent with or without a memory."""
+        self.normalizer, self.epsilon, self.is_random = (
+            other.normalizer,
+            other.epsilon,
+            other.is_random,
+        )

@@ -10,13 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from accel_rl.agents.agent import Agent
 from accel_rl.agents.distributions import spread
 from accel_rl.capture import EAGER, Capture
+from accel_rl.models import Sequences
 from accel_rl.models.soft import flat
 from accel_rl.spaces import Leaf, Space, describe, follow, leaves_of, map_leaves, size_of
 
 
-class BoundedAgent:
+class BoundedAgent(Agent):
     """Chooses numbers between -1 and 1, and scales them to the bounds of the environment.
 
     Args:
@@ -47,7 +49,6 @@ class BoundedAgent:
         self.model = model
         self.capture = capture
         self.decide = decide
-        self.is_random = False
         self.action = action
         self._explore = explore
         device = next(model.parameters()).device
@@ -65,7 +66,9 @@ class BoundedAgent:
         self._choose = capture(self._greedily if is_greedy else self._by_noise)
 
     @torch.inference_mode()
-    def act(self, observation: Any, uniform: Tensor, columns: slice) -> Any:
+    def act(
+        self, observation: Any, uniform: Tensor, columns: slice, memory: Sequences | None = None
+    ) -> Any:
         """Actions ``[N, *shape]`` within the bounds, with the parameters as they are now.
 
         ``observation``: ``[N, ...]``. ``uniform``: ``[N]`` in [0, 1), one for each action.
@@ -110,11 +113,6 @@ class BoundedAgent:
         """One of the same network that takes its best actions."""
         functions = self._explore, self.decide
         return BoundedAgent(self.model, self.action, *functions, self.capture, is_greedy=True)
-
-    def follow(self, other: object) -> None:
-        """Take random actions where ``other``, an agent of this class, does."""
-        assert isinstance(other, BoundedAgent)
-        self.is_random = other.is_random
 
 
 def _numbers(leaf: Leaf) -> list[NDArray[Any]]:

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from accel_rl.agents.agent import AnyAgent, AnyRecurrentAgent
+from accel_rl.agents.agent import Agent
 from accel_rl.agents.bounded import BoundedAgent
 from accel_rl.agents.distributions import Categorical, Distribution, Factored, Gaussian
-from accel_rl.agents.epsilon_greedy import EpsilonGreedyAgent, RecurrentEpsilonGreedyAgent
 from accel_rl.agents.masks import masked, split_mask
 from accel_rl.agents.policy import PolicyAgent
-from accel_rl.agents.recurrent import joined_state, one_step, split_state
+from accel_rl.agents.q import QAgent
+from accel_rl.models.recurrent import joined_size, joined_state, one_step, split_state
 from accel_rl.models.soft import SoftModel, flat
 from accel_rl.spaces import Leaf, Space, follow, leaves_of, map_leaves
 
@@ -44,10 +44,9 @@ class PolicyGraph(nn.Module):
         remembers: Whether there is a state.
     """
 
-    def __init__(self, agent: AnyAgent, observation: Space, action: Space) -> None:
+    def __init__(self, agent: Agent, observation: Space, action: Space) -> None:
         super().__init__()
-        known = PolicyAgent, BoundedAgent, EpsilonGreedyAgent, AnyRecurrentAgent
-        if not isinstance(agent, known):
+        if not isinstance(agent, PolicyAgent | BoundedAgent | QAgent):
             raise ValueError(
                 f"the run acts by an agent of its own class, {type(agent).__name__}, which cannot "
                 "be exported; export its network with torch.onnx.export yourself"
@@ -59,17 +58,16 @@ class PolicyGraph(nn.Module):
             [None if b is None or leaf.dtype.kind != "f" else torch.tensor(b) for b in leaf.bounds]
             for _, leaf in leaves_of(action)
         ]
-        self.remembers = isinstance(agent, AnyRecurrentAgent)
+        self.remembers = agent.remembers
         self.inputs = _ports("observation", observation, "as the environment gives it")
-        if isinstance(agent, AnyRecurrentAgent):
-            size = agent.model.state_size
-            behind = "" if agent.model.previous is None else f"; from {size} on the last action"
-            size += 0 if agent.model.previous is None else agent.model.previous.size
+        if self.remembers:
+            size, first = joined_size(self.model), self.model.state_size
+            behind = "" if size == first else f"; from {first} on the last action"
             state = f"next_state of the call before, zeros in the first one{behind}"
             self.inputs.append(Port("state", (size,), "float32", state))
             begins = "whether the observation is the first of its episode"
             self.inputs.append(Port("begins", (), "bool", begins))
-            if agent.model.previous is not None:
+            if self.model.previous is not None:
                 meaning = "of the step before, as the environment gives it"
                 self.inputs.append(Port("reward", (), "float32", meaning))
         policy, self.greedy, self.evaluations = _explain(agent, action)
@@ -91,7 +89,7 @@ class PolicyGraph(nn.Module):
         """Return the outputs, ``[N, ...]`` each."""
         given = iter(inputs)
         observation = map_leaves(lambda _: next(given), self._observation)
-        if getattr(self._agent, "normalizer", None) is not None:
+        if self._agent.normalizer is not None:
             observation = self._agent.normalizer(observation)
         observation, mask = split_mask(observation)
         if not self.remembers:
@@ -119,7 +117,7 @@ class PolicyGraph(nn.Module):
             return mean, log_std, agent.scaled(mean.tanh())
         if isinstance(agent, BoundedAgent):
             return (agent.scaled(agent.decide(self.model, output)),)
-        if isinstance(agent, EpsilonGreedyAgent | RecurrentEpsilonGreedyAgent):
+        if isinstance(agent, QAgent):
             q_values = masked(agent.q_values(output), mask)
             return q_values, q_values.argmax(1)
         outputs, value = output
@@ -158,7 +156,7 @@ def _explain(agent: Any, action: Space) -> tuple[list[Port], str, str]:
             Port("log_std", (D,), "float32", "logarithms of its deviations"),
         ]
         return ports, "tanh(mean), scaled from -1 .. 1 to the bounds", "the greedy action"
-    if isinstance(agent, EpsilonGreedyAgent | RecurrentEpsilonGreedyAgent):
+    if isinstance(agent, QAgent):
         assert isinstance(action, Leaf) and action.counts is not None
         meaning = "value of each action, the lowest float where the mask forbids it"
         ports = [Port("q_values", (action.counts[0],), "float32", meaning)]

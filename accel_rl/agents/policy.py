@@ -7,36 +7,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from accel_rl.agents.agent import Agent
 from accel_rl.agents.distributions import CATEGORICAL, Distribution, Drawn
 from accel_rl.agents.masks import split_mask
-from accel_rl.agents.normalizer import Normalizer
 from accel_rl.capture import EAGER, Capture
-from accel_rl.models import PolicyValue, PolicyValueModel, Sequences
+from accel_rl.models import PolicyValue, RecurrentModel, Sequences
+from accel_rl.models.recurrent import run
 
 
-class PolicyAgent:
+class PolicyAgent(Agent):
     """The agent of A2C and PPO: it draws actions from a distribution that its network computes.
 
     If observations have a leaf ``action_mask``, it never takes an action that the mask forbids.
 
     Args:
-        model: the network.
+        model: the network, a `PolicyValueModel`, or a `RecurrentModel` that gives a `PolicyValue`.
         capture: how acting and learning are compiled, or recorded as CUDA graphs.
         is_greedy: True: it takes the most probable action, the first of several.
         distribution: meaning of the network's outputs. Default: logits of a softmax.
-
-    Attributes:
-        normalizer: normalizes observations before the network sees them. None: they stay as they
-            are.
-        tells_log_prob: True if an action server keeps the log-probabilities of the actions.
     """
-
-    normalizer: Normalizer | None = None
-    tells_log_prob: bool = False
 
     def __init__(
         self,
-        model: PolicyValueModel,
+        model: Any,
         capture: Capture = EAGER,
         *,
         is_greedy: bool = False,
@@ -44,90 +37,99 @@ class PolicyAgent:
     ) -> None:
         self.model = model
         self.capture = capture
-        self.is_greedy = is_greedy
         self.distribution = distribution
         self._choose = capture(_most_probable if is_greedy else _choose)
         self._draw = capture(_draw)
 
+    @property
+    def remembers(self) -> bool:
+        """Whether the network has a memory."""
+        return isinstance(self.model, RecurrentModel)
+
     @torch.inference_mode()
-    def act(self, observation: Any, uniform: Tensor, columns: slice) -> Any:
-        """Choose an action for each of ``N`` environments.
-
-        Args:
-            observation: ``[N, ...]``.
-            uniform: ``[N]`` random numbers in [0, 1). A greedy agent does not use them.
-            columns: not used.
-
-        Returns:
-            Actions ``[N, ...]``.
-        """
+    def act(
+        self, observation: Any, uniform: Tensor, columns: slice, memory: Sequences | None = None
+    ) -> Any:
+        """Choose actions, see `Agent.act`. A greedy agent uses no random numbers."""
         if self.normalizer is not None:
             observation = self.normalizer(observation)
-        return self._choose(self.model, self.distribution, observation, uniform)
+        action, after = self._choose(self.model, self.distribution, observation, uniform, memory)
+        return action if memory is None else (action, after)
 
     @torch.inference_mode()
-    def act_with_log_prob(self, observation: Any, uniform: Tensor, columns: slice) -> Drawn:
+    def act_with_log_prob(
+        self, observation: Any, uniform: Tensor, columns: slice, memory: Sequences | None = None
+    ) -> Any:
         """Draw actions like `act` of an agent that is not greedy.
 
         Returns:
-            The actions and their log-probabilities.
+            The actions and their log-probabilities, `Drawn`, where `act` gives actions.
         """
         if self.normalizer is not None:
             observation = self.normalizer(observation)
-        return Drawn(*self._draw(self.model, self.distribution, observation, uniform))
+        *drawn, after = self._draw(self.model, self.distribution, observation, uniform, memory)
+        return Drawn(*drawn) if memory is None else (Drawn(*drawn), after)
 
     def greedy(self) -> PolicyAgent:
         """Return an agent with the same network that always takes the most probable action."""
-        agent = PolicyAgent(
-            self.model, self.capture, is_greedy=True, distribution=self.distribution
-        )
+        more: dict[str, Any] = {"is_greedy": True, "distribution": self.distribution}
+        agent = PolicyAgent(self.model, self.capture, **more)
         agent.normalizer = self.normalizer
         return agent
-
-    def follow(self, other: object) -> None:
-        """Take over the normalizer of another agent.
-
-        Args:
-            other: an agent of this class.
-        """
-        assert isinstance(other, PolicyAgent)
-        self.normalizer = other.normalizer
 
     def evaluate(self, observation: Any, sequences: Sequences | None = None) -> PolicyValue:
         """Run the network, with gradient.
 
         Args:
-            observation: normalized observations, ``[N, ...]``.
-            sequences: not used.
+            observation: normalized observations, ``[N, ...]``; for a network with a memory those of
+                ``T`` steps of ``B`` environments, ``[T * B, ...]``.
+            sequences: their recurrent states and episode starts, for a network with a memory.
 
         Returns:
             Masked outputs ``[N, P]``, and values ``[N]``.
         """
-        observation, mask = split_mask(observation)
-        outputs, value = self.model(observation)
-        return PolicyValue(self.distribution.mask(outputs, mask), value)
+        outputs, value, _, _ = _masked(self.model, self.distribution, observation, sequences)
+        return PolicyValue(outputs, value)
+
+
+def _masked(
+    model: Any, distribution: Distribution, observation: Any, memory: Sequences | None
+) -> tuple[Tensor, Tensor, Any, Tensor | None]:
+    """Return masked outputs, values, the mask, and the recurrent state."""
+    observation, mask = split_mask(observation)
+    (outputs, value), after = run(model, observation, memory)
+    return distribution.mask(outputs, mask), value, mask, after
 
 
 def _choose(
-    model: PolicyValueModel, distribution: Distribution, observation: Any, uniform: Tensor
-) -> Any:
-    observation, mask = split_mask(observation)
-    outputs, _ = model(observation)
-    return distribution.draw(distribution.mask(outputs, mask), uniform, mask)
+    model: Any,
+    distribution: Distribution,
+    observation: Any,
+    uniform: Tensor,
+    memory: Sequences | None,
+) -> tuple[Any, Tensor | None]:
+    outputs, _, mask, after = _masked(model, distribution, observation, memory)
+    return distribution.draw(outputs, uniform, mask), after
 
 
 def _draw(
-    model: PolicyValueModel, distribution: Distribution, observation: Any, uniform: Tensor
-) -> tuple[Any, Tensor]:
-    observation, mask = split_mask(observation)
-    outputs = distribution.mask(model(observation).logits, mask)
+    model: Any,
+    distribution: Distribution,
+    observation: Any,
+    uniform: Tensor,
+    memory: Sequences | None,
+) -> tuple[Any, Tensor, Tensor | None]:
+    outputs, _, mask, after = _masked(model, distribution, observation, memory)
     action = distribution.draw(outputs, uniform, mask)
-    return action, distribution.log_prob(outputs, action)
+    return action, distribution.log_prob(outputs, action), after
 
 
 def _most_probable(
-    model: PolicyValueModel, distribution: Distribution, observation: Any, uniform: Tensor
-) -> Any:
-    observation, mask = split_mask(observation)
-    outputs, _ = model(observation)
-    return distribution.mode(distribution.mask(outputs, mask))
+    model: Any,
+    distribution: Distribution,
+    observation: Any,
+    uniform: Tensor,
+    memory: Sequences | None,
+) -> tuple[Any, Tensor | None]:
+    outputs, _, _, after = _masked(model, distribution, observation, memory)
+    return distribution.mode(outputs), after

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from accel_rl.agents.agent import AnyRecurrentAgent
-from accel_rl.agents.recurrent import RecurrentAgent, joined_state, split_state
+from accel_rl.agents.agent import Agent
+from accel_rl.agents.distributions import Drawn
+from accel_rl.models.recurrent import joined_size, joined_state, one_step, split_state
 
 
 class Remembered(NamedTuple):
@@ -32,7 +33,6 @@ class RecurrentStates:
         device: device of the tensors.
         keeps_rollout: True: the tensors that `finish` returns stay valid until the next `finish`.
             False: until the next `act`.
-        tells_log_prob: True: `act` returns log-probabilities, too; only for a `RecurrentAgent`.
 
     Attributes:
         choose: the method of the agent that `act` calls.
@@ -40,24 +40,19 @@ class RecurrentStates:
 
     def __init__(
         self,
-        agent: AnyRecurrentAgent,
+        agent: Agent,
         horizon: int,
         num_envs: int,
         device: torch.device,
         *,
         keeps_rollout: bool = False,
-        tells_log_prob: bool = False,
     ) -> None:
+        assert agent.remembers
         self.choose: Any = agent.act
-        self._tells_log_prob = tells_log_prob
-        if tells_log_prob:
-            assert isinstance(agent, RecurrentAgent)
-            self.choose = agent.act_with_log_prob
         self._model: Any = agent.model
         self._previous = agent.model.previous
-        size = agent.model.state_size
-        self._size = size  # behind the state lie the previous action and reward
-        size += 0 if self._previous is None else self._previous.size
+        self._size = agent.model.state_size  # behind it lie the previous action and reward
+        size = joined_size(agent.model)
         self._state = torch.zeros(num_envs, size, device=device)  # the last one
         self._rows = self._state.repeat(horizon + 1, 1, 1)  # as `finish` gives them
         self._before = torch.zeros_like(self._rows) if keeps_rollout else self._rows
@@ -88,7 +83,7 @@ class RecurrentStates:
                 get them.
 
         Returns:
-            Actions ``[n, ...]``, or `Drawn` with ``tells_log_prob``.
+            Actions ``[n, ...]``, or `Drawn` ones, as `choose` gives them.
         """
         if self._previous is not None and reward is not None:
             self._state[columns, -1] = reward
@@ -98,8 +93,8 @@ class RecurrentStates:
         if t == 0:
             self._rows[0, columns] = state
         own, previous = split_state(self._model, state)
-        chosen, after = self.choose(observation, uniform, own, columns, previous)
-        action = chosen.action if self._tells_log_prob else chosen
+        chosen, after = self.choose(observation, uniform, columns, one_step(own, previous))
+        action = chosen.action if isinstance(chosen, Drawn) else chosen
         after = joined_state(self._model, after, action)
         self._rows[t + 1, columns] = after
         self._state[columns] = after

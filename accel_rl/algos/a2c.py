@@ -20,9 +20,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
-from accel_rl.agents import CATEGORICAL, AnyAgent, Evaluated, RolloutTensors
+from accel_rl.agents import CATEGORICAL, Agent, Evaluated, PolicyAgent, RolloutTensors
 from accel_rl.algos.actor_critic import (
-    ActorCriticAgent,
     ActorCriticConfig,
     bootstrap_values,
     check_clips,
@@ -101,15 +100,15 @@ class A2CConfig(ActorCriticConfig):
         """The update rule, for the exchange."""
         return RMSProp(decay=self.rmsprop_decay, eps=self.rmsprop_eps, initial=self.rmsprop_initial)
 
-    def make_agent(self, network: Network) -> ActorCriticAgent:
+    def make_agent(self, network: Network) -> PolicyAgent:
         """Return an agent that draws actions, and for V-trace tells their log-probabilities."""
         agent = super().make_agent(network)
         agent.tells_log_prob = self.vtrace
         return agent
 
-    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> A2C:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> A2C:
         """Return the learner of ``agent``, of `make_agent`."""
-        assert isinstance(agent, ActorCriticAgent)
+        assert isinstance(agent, PolicyAgent)
         return A2C(agent, self, exchange, task)
 
     def never_captured(self, run: RunOptions) -> str | None:
@@ -188,7 +187,7 @@ class A2C:
 
     def __init__(
         self,
-        agent: ActorCriticAgent,
+        agent: PolicyAgent,
         config: A2CConfig,
         exchange: Exchange,
         task: Task | None = None,

@@ -8,31 +8,19 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from accel_rl.agents import PolicyAgent, RecurrentAgent, RolloutTensors, make_distribution
+from accel_rl.agents import PolicyAgent, RolloutTensors, make_distribution
 from accel_rl.algos.learner_config import LearnerConfig, name_of, require
 from accel_rl.algos.returns import fold_truncation, generalized_advantages, values_beyond
 from accel_rl.algos.task import Network
-from accel_rl.models import (
-    PolicyValue,
-    Sequences,
-    make_model,
-    make_recurrent_model,
-)
+from accel_rl.models import PolicyValue, Sequences, make_model, make_recurrent_model
 from accel_rl.models.policy_value import WithFree
 from accel_rl.models.recurrent import RecurrentWithFree
 from accel_rl.parallel import Exchange
 from accel_rl.settings import option, when
-from accel_rl.spaces import (
-    Leaf,
-    describe,
-    first_leaf,
-    map_leaves,
-    without_mask,
-)
+from accel_rl.spaces import Leaf, describe, first_leaf, map_leaves, without_mask
 
 _ROUNDING = 8
 """units of rounding, of a mean, up to which a deviation is not one"""
-ActorCriticAgent = PolicyAgent | RecurrentAgent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,14 +76,14 @@ class ActorCriticConfig(LearnerConfig):
         coefficients = ("value_coefficient", "entropy_coefficient")
         require(self, "at least 0", lambda value: value >= 0, *coefficients)
 
-    def make_agent(self, network: Network) -> ActorCriticAgent:
+    def make_agent(self, network: Network) -> PolicyAgent:
         """Return an agent that draws actions from a distribution, with an LSTM if asked for."""
         if not self.learns_all_spaces:
             network.env.check_plain(name_of(self))
         return make_policy_agent(network, scale_actions=self.scale_actions)
 
 
-def make_policy_agent(network: Network, *, scale_actions: bool = True) -> ActorCriticAgent:
+def make_policy_agent(network: Network, *, scale_actions: bool = True) -> PolicyAgent:
     """Return an agent of a network with a policy and a value, with fresh parameters.
 
     Args:
@@ -110,23 +98,24 @@ def make_policy_agent(network: Network, *, scale_actions: bool = True) -> ActorC
     space = without_mask(env.observation)
     num_free = distribution.num_free
     num_heads = distribution.num_outputs - num_free
-    common: dict[str, Any] = {"capture": network.capture, "distribution": distribution}
     if (memory := network.memory) is not None:
         if not isinstance(space, Leaf):
             raise ValueError(
                 f"a memory needs observations that are one array, and those of {env.name} are "
                 f"{describe(space)}; leave out lstm or gru, or join them in the environment"
             )
-        recurrent = make_recurrent_model(network.model, space, num_heads, device, memory)
+        model: Any = make_recurrent_model(network.model, space, num_heads, device, memory)
         if num_free:
-            recurrent = RecurrentWithFree(recurrent, num_free).to(device)
-        return RecurrentAgent(recurrent, **common)
-    model = make_model(network.model, space, num_heads, device, network.unmasked)
-    return PolicyAgent(WithFree(model, num_free).to(device) if num_free else model, **common)
+            model = RecurrentWithFree(model, num_free).to(device)
+    else:
+        model = make_model(network.model, space, num_heads, device, network.unmasked)
+        if num_free:
+            model = WithFree(model, num_free).to(device)
+    return PolicyAgent(model, network.capture, distribution=distribution)
 
 
 def evaluate(
-    agent: ActorCriticAgent,
+    agent: PolicyAgent,
     observation: Any,
     precision: str,
     sequences: Sequences | None = None,
@@ -142,7 +131,7 @@ def evaluate(
     return PolicyValue(output.logits.float(), output.value.float())
 
 
-def rollout_outputs(agent: ActorCriticAgent, batch: RolloutTensors, precision: str) -> PolicyValue:
+def rollout_outputs(agent: PolicyAgent, batch: RolloutTensors, precision: str) -> PolicyValue:
     """Return the network's outputs for all steps of a rollout, ``[T * B]``."""
     T = len(batch.reward)
     observation = map_leaves(lambda each: each[:T].flatten(0, 1), batch.observation)
@@ -163,7 +152,7 @@ class Steps(NamedTuple):
     value: Tensor
 
 
-def evaluate_steps(agent: ActorCriticAgent, batch: RolloutTensors, precision: str) -> Steps:
+def evaluate_steps(agent: PolicyAgent, batch: RolloutTensors, precision: str) -> Steps:
     """Run the network on the steps of a rollout, with gradient. This works with every space.
 
     Args:
@@ -245,7 +234,7 @@ def normalize(advantage: Tensor, valid: Tensor, exchange: Exchange, eps: float) 
 
 
 def bootstrap_values(
-    agent: ActorCriticAgent, batch: RolloutTensors, config: LearnerConfig
+    agent: PolicyAgent, batch: RolloutTensors, config: LearnerConfig
 ) -> tuple[Tensor, Tensor]:
     """Return the values behind the steps of a rollout, without gradient.
 

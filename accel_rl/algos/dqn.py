@@ -26,28 +26,17 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from accel_rl.agents import (
-    AnyAgent,
-    EpsilonGreedyAgent,
-    RecurrentEpsilonGreedyAgent,
-    RolloutTensors,
-)
+from accel_rl.agents import Agent, QAgent, RolloutTensors
 from accel_rl.agents.masks import masked
 from accel_rl.algos.learner_config import name_of, require
 from accel_rl.algos.q_learning import (
-    AnyEpsilonGreedyAgent,
     QLoss,
     importance_weights,
     linear_epsilon,
     make_q_agent,
     sequence_priority,
 )
-from accel_rl.algos.q_outputs import (
-    QOutputs,
-    q_loss,
-    sequence_outputs,
-    transition_outputs,
-)
+from accel_rl.algos.q_outputs import QOutputs, q_loss, sequence_outputs, transition_outputs
 from accel_rl.algos.replay import (
     Priorities,
     Replay,
@@ -192,7 +181,7 @@ class DQNConfig(ReplayConfig):
             return Adam(eps=0.01 / self.batch_size if self.adam_eps is None else self.adam_eps)
         return RMSProp(decay=self.rmsprop_decay, eps=self.rmsprop_eps, initial=0.0)
 
-    def make_agent(self, network: Network) -> AnyEpsilonGreedyAgent:
+    def make_agent(self, network: Network) -> QAgent:
         """Return an agent that takes the best action or, now and then, any."""
         support = None
         if self.num_atoms > 1:
@@ -200,20 +189,20 @@ class DQNConfig(ReplayConfig):
         name, epsilon = name_of(self), self.epsilon_initial
         return make_q_agent(name, network, epsilon, support, is_dueling=self.dueling)
 
-    def evaluating(self, agent: AnyAgent) -> AnyEpsilonGreedyAgent:
+    def evaluating(self, agent: Agent) -> QAgent:
         """Return an agent of the same network with the epsilon of evaluations."""
-        assert isinstance(agent, AnyEpsilonGreedyAgent)
+        assert isinstance(agent, QAgent)
         return agent.evaluating(self.epsilon_evaluation)
 
-    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> DQN:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> DQN:
         """Return the learner of ``agent``, of `make_agent`, with a replay.
 
         Raises:
             ValueError: The replay does not fit these rollouts, or the memory of its device.
         """
-        assert isinstance(agent, AnyEpsilonGreedyAgent)
+        assert isinstance(agent, QAgent)
         sequences = None
-        if isinstance(agent, RecurrentEpsilonGreedyAgent):
+        if agent.remembers:
             sequences = SequenceSpec(
                 burn_in=self.burn_in,
                 length=self.sequence_length,
@@ -277,12 +266,12 @@ class DQNConfig(ReplayConfig):
 class DQN(ReplayLearner):
     """The learner of DQN and its variants; `ReplayLearner` has the arguments."""
 
-    agent: AnyEpsilonGreedyAgent
+    agent: QAgent
     config: DQNConfig
 
     def __init__(
         self,
-        agent: AnyEpsilonGreedyAgent,
+        agent: QAgent,
         config: DQNConfig,
         exchange: Exchange,
         replay_spec: ReplaySpec,
@@ -422,9 +411,7 @@ class DQN(ReplayLearner):
         agent, target = self.agent, self._target_model
         precision, double = self.config.precision, self.config.double
         if isinstance(batch, Transitions):
-            assert isinstance(agent, EpsilonGreedyAgent)
             return transition_outputs(agent, target, batch, precision, double=double)
-        assert isinstance(agent, RecurrentEpsilonGreedyAgent)
         burn_in = self.config.burn_in
         return sequence_outputs(agent, target, batch, precision, burn_in=burn_in, double=double)
 

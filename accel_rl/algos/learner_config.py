@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from math import isfinite
 from typing import Any, ClassVar, Literal, Self
 
-from accel_rl.agents import AnyAgent
+from accel_rl.agents import Agent
 from accel_rl.algos.learner import Learner, check_call
 from accel_rl.algos.task import Batch, Network, RunOptions, SamplerOptions, Task
 from accel_rl.capture import Compiled
@@ -104,7 +104,7 @@ class LearnerConfig:
             f"no run is trained by another algorithm than its config says{hint}"
         )
 
-    def make_agent(self, network: Network) -> AnyAgent:
+    def make_agent(self, network: Network) -> Agent:
         """Return an agent with new parameters on ``network.device``.
 
         Args:
@@ -116,7 +116,7 @@ class LearnerConfig:
         """
         raise NotImplementedError(f"{type(self).__name__} does not define make_agent")
 
-    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> Learner:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> Learner:
         """Return the learner of an agent.
 
         Args:
@@ -138,7 +138,7 @@ class LearnerConfig:
         """
         return False
 
-    def evaluating(self, agent: AnyAgent) -> AnyAgent:
+    def evaluating(self, agent: Agent) -> Agent:
         """Return an agent with the same network that acts in evaluations.
 
         Args:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from accel_rl.agents import Normalizer, RolloutTensors
+from accel_rl.agents import Normalizer, PolicyAgent, RolloutTensors
 from accel_rl.algos.returns import discounted_returns
 from accel_rl.algos.task import Task
 from accel_rl.models.joined import convolves, indicated
@@ -23,7 +23,7 @@ from accel_rl.parallel import Exchange
 from accel_rl.spaces import ACTION_MASK, OBSERVATION, Leaf, without_mask
 
 if TYPE_CHECKING:
-    from accel_rl.algos.actor_critic import ActorCriticAgent, ActorCriticConfig
+    from accel_rl.algos.actor_critic import ActorCriticConfig
 
 EPS = 1e-8
 """added to variances"""
@@ -121,7 +121,7 @@ class Normalization:
     def __init__(
         self,
         config: ActorCriticConfig,
-        agent: ActorCriticAgent,
+        agent: PolicyAgent,
         exchange: Exchange,
         task: Task,
     ) -> None:
@@ -252,7 +252,7 @@ def normalized_leaves(observation: Any, network: nn.Module) -> dict[str, Leaf]:
 
 
 def make_normalization(
-    config: ActorCriticConfig, agent: ActorCriticAgent, exchange: Exchange, task: Task | None
+    config: ActorCriticConfig, agent: PolicyAgent, exchange: Exchange, task: Task | None
 ) -> Normalization | None:
     """Return what normalizes the rollouts of a learner; None if its options do not ask for it.
 

@@ -18,9 +18,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from accel_rl.agents import CATEGORICAL, AnyAgent, Distribution, RolloutTensors
+from accel_rl.agents import CATEGORICAL, Agent, Distribution, PolicyAgent, RolloutTensors
 from accel_rl.algos.actor_critic import (
-    ActorCriticAgent,
     ActorCriticConfig,
     bootstrap_values,
     evaluate,
@@ -91,9 +90,9 @@ class PPOConfig(ActorCriticConfig, MinibatchConfig):
         """The update rule, for the exchange."""
         return Adam(eps=self.adam_eps, eps_after_correction=self.adam_eps_after_correction)
 
-    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> PPO:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> PPO:
         """Return the learner of ``agent``, of `make_agent`."""
-        assert isinstance(agent, ActorCriticAgent)
+        assert isinstance(agent, PolicyAgent)
         return PPO(agent, self, exchange, task.seed, task)
 
 
@@ -190,7 +189,7 @@ class PPO:
 
     def __init__(
         self,
-        agent: ActorCriticAgent,
+        agent: PolicyAgent,
         config: PPOConfig,
         exchange: Exchange,
         seed: int,

@@ -20,15 +20,13 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from accel_rl.agents import AnyAgent, RecurrentEpsilonGreedyAgent, RolloutTensors
+from accel_rl.agents import Agent, QAgent, RolloutTensors
 from accel_rl.agents.masks import split_mask
 from accel_rl.algos.learner_config import name_of, require
 from accel_rl.algos.minibatches import MinibatchConfig, Minibatches, all_steps, rows_of
 from accel_rl.algos.q_learning import (
-    AnyEpsilonGreedyAgent,
     best_values,
     evaluate_q,
-    evaluate_recurrent_q,
     linear_epsilon,
     make_q_agent,
     squared_loss,
@@ -89,7 +87,7 @@ class PQNConfig(MinibatchConfig):
         """Whether something follows the schedule: epsilon always does."""
         return True
 
-    def make_agent(self, network: Network) -> AnyEpsilonGreedyAgent:
+    def make_agent(self, network: Network) -> QAgent:
         """Return an agent that takes the best action or, now and then, any; with an LSTM if asked.
 
         Raises:
@@ -100,14 +98,14 @@ class PQNConfig(MinibatchConfig):
             network = network._replace(model="pqn")
         return make_q_agent(name_of(self), network, self.epsilon_initial)
 
-    def evaluating(self, agent: AnyAgent) -> AnyEpsilonGreedyAgent:
+    def evaluating(self, agent: Agent) -> QAgent:
         """Return an agent of the same network with the epsilon of evaluations."""
-        assert isinstance(agent, AnyEpsilonGreedyAgent)
+        assert isinstance(agent, QAgent)
         return agent.evaluating(self.epsilon_evaluation)
 
-    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> PQN:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> PQN:
         """Return the learner of ``agent``, of `make_agent`."""
-        assert isinstance(agent, AnyEpsilonGreedyAgent)
+        assert isinstance(agent, QAgent)
         return PQN(agent, self, exchange, task.seed, task.schedule_steps)
 
 
@@ -138,7 +136,7 @@ class PQN:
 
     def __init__(
         self,
-        agent: AnyEpsilonGreedyAgent,
+        agent: QAgent,
         config: PQNConfig,
         exchange: Exchange,
         seed: int,
@@ -240,11 +238,7 @@ class PQN:
     def _q_values(self, observation: Tensor, sequences: Sequences | None) -> Tensor:
         """``[N, A]`` float32 of ``observation``, ``[N, ...]``, with gradient."""
         agent, precision = self.agent, self.config.precision
-        if isinstance(agent, RecurrentEpsilonGreedyAgent):
-            assert sequences is not None
-            output, _ = evaluate_recurrent_q(agent.model, observation, sequences, precision)
-        else:
-            output = evaluate_q(agent.model, observation, precision)
+        output, _ = evaluate_q(agent.model, observation, precision, sequences)
         return agent.q_values(output)
 
     def _set_epsilon(self, progress: float) -> None:

@@ -8,31 +8,23 @@ weight of what comes after, 0 where the episode terminated.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from accel_rl.agents import EpsilonGreedyAgent, RecurrentEpsilonGreedyAgent
+from accel_rl.agents import QAgent
 from accel_rl.agents.masks import masked
 from accel_rl.algos.task import Network
-from accel_rl.models import (
-    QModel,
-    RecurrentQModel,
-    Sequences,
-    make_q_model,
-    make_recurrent_q_model,
-)
-from accel_rl.spaces import Leaf, without_mask
+from accel_rl.models import Sequences, make_q_model, make_recurrent_q_model
+from accel_rl.models.recurrent import run
+from accel_rl.spaces import Leaf, first_leaf, without_mask
 
 MIN_PRIORITY = 1e-6
 """a priority of 0 could never be drawn, and so never change, again"""
 MAX_PRIORITY = 1e6
 RESCALE_EPS = 1e-3
 """of `rescale`, as in R2D2; it keeps the slope of large values away from 0"""
-
-
-AnyEpsilonGreedyAgent = EpsilonGreedyAgent | RecurrentEpsilonGreedyAgent
 
 
 class QLoss(NamedTuple):
@@ -49,7 +41,7 @@ def make_q_agent(
     support: Tensor | None = None,
     *,
     is_dueling: bool = False,
-) -> AnyEpsilonGreedyAgent:
+) -> QAgent:
     """Return an agent that takes the best action or, now and then, any, with fresh parameters.
 
     Args:
@@ -71,30 +63,34 @@ def make_q_agent(
     num_atoms = 1 if support is None else len(support)
     outputs = num_atoms, is_dueling
     start = torch.tensor([epsilon], device=device)
+    model: Any
     if (memory := network.memory) is not None:
-        recurrent = make_recurrent_q_model(network.model, *shapes, *outputs, device, memory)
-        return RecurrentEpsilonGreedyAgent(recurrent, support, start, network.capture)
-    model = make_q_model(network.model, *shapes, *outputs, device, network.unmasked)
-    return EpsilonGreedyAgent(model, support, start, network.capture)
+        model = make_recurrent_q_model(network.model, *shapes, *outputs, device, memory)
+    else:
+        model = make_q_model(network.model, *shapes, *outputs, device, network.unmasked)
+    return QAgent(model, support, start, network.capture)
 
 
-def evaluate_q(model: QModel, observation: Tensor, precision: str) -> Tensor:
-    """``[N, A, K]`` float32 of ``observation``, ``[N, ...]``, computed in ``precision``."""
+def evaluate_q(
+    model: Any, observation: Any, precision: str, sequences: Sequences | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Return outputs ``[N, A, K]`` float32 of a network, computed in ``precision``.
+
+    Args:
+        model: the network.
+        observation: ``[N, ...]``.
+        precision: number format of the products.
+        sequences: in which order observations came, for a network with a memory.
+
+    Returns:
+        The outputs, and the recurrent state after them, ``[B, S]``, or None.
+    """
     if precision != "bfloat16":
-        return model(observation)
-    with torch.autocast(observation.device.type, torch.bfloat16):
-        return model(observation).float()
-
-
-def evaluate_recurrent_q(
-    model: RecurrentQModel, observation: Tensor, sequences: Sequences, precision: str
-) -> tuple[Tensor, Tensor]:
-    """Likewise of ``[T * B, ...]``, and the recurrent state ``[B, S]`` after them."""
-    if precision != "bfloat16":
-        return model(observation, sequences)
-    with torch.autocast(observation.device.type, torch.bfloat16):
-        output, state = model(observation, sequences)
-    return output.float(), state.float()
+        output, state = run(model, observation, sequences)
+        return output, state
+    with torch.autocast(first_leaf(observation).device.type, torch.bfloat16):
+        output, state = run(model, observation, sequences)
+    return output.float(), None if state is None else state.float()
 
 
 def linear_epsilon(initial: float, final: Tensor, progress: float) -> Tensor:

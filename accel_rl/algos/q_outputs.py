@@ -7,15 +7,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from accel_rl.agents import EpsilonGreedyAgent, RecurrentEpsilonGreedyAgent
+from accel_rl.agents import QAgent
 from accel_rl.agents.masks import masked, split_mask
 from accel_rl.algos.q_learning import (
-    AnyEpsilonGreedyAgent,
     QLoss,
     best_actions,
     categorical_loss,
     evaluate_q,
-    evaluate_recurrent_q,
     huber_loss,
     project,
     q_target,
@@ -23,7 +21,7 @@ from accel_rl.algos.q_learning import (
     rescale_back,
 )
 from accel_rl.algos.replay import SequenceBatch, Transitions
-from accel_rl.models import QModel, RecurrentQModel
+from accel_rl.models import QModel, RecurrentModel
 from accel_rl.spaces import map_leaves
 
 
@@ -42,23 +40,23 @@ class QOutputs(NamedTuple):
 
 
 def transition_outputs(
-    agent: EpsilonGreedyAgent, target: QModel, batch: Transitions, precision: str, *, double: bool
+    agent: QAgent, target: QModel, batch: Transitions, precision: str, *, double: bool
 ) -> QOutputs:
     """Return what is needed of ``N`` transitions. ``double``: the online network chooses."""
     observation, mask = split_mask(batch.observation)
-    online = evaluate_q(agent.model, observation, precision)
+    online, _ = evaluate_q(agent.model, observation, precision)
     next_observation, next_mask = split_mask(batch.next_observation)
     with torch.no_grad():
-        behind = evaluate_q(target, next_observation, precision)
+        behind, _ = evaluate_q(target, next_observation, precision)
         choosing = behind
         if double:
-            choosing = evaluate_q(agent.model, next_observation, precision)
+            choosing, _ = evaluate_q(agent.model, next_observation, precision)
     return QOutputs(online, mask, behind, choosing, next_mask)
 
 
 def sequence_outputs(
-    agent: RecurrentEpsilonGreedyAgent,
-    target: RecurrentQModel,
+    agent: QAgent,
+    target: RecurrentModel,
     batch: SequenceBatch,
     precision: str,
     *,
@@ -73,7 +71,7 @@ def sequence_outputs(
     observation, mask = split_mask(batch.observation)
     (R, C), (L, N) = batch.begins.shape, batch.action.shape
 
-    def unroll(model: RecurrentQModel, columns: slice) -> Tensor:
+    def unroll(model: RecurrentModel, columns: slice) -> Tensor:
         """``[(R - burn_in) * n, A, K]``."""
         seen = observation
         if columns != slice(0, C):
@@ -83,11 +81,11 @@ def sequence_outputs(
         if burn_in:
             burnt = map_leaves(lambda each: each[:first], seen)
             with torch.no_grad():
-                given = model, burnt, own.rows(slice(0, burn_in)), precision
-                _, state = evaluate_recurrent_q(*given)
+                _, state = evaluate_q(model, burnt, precision, own.rows(slice(0, burn_in)))
+            assert state is not None, "the network has a memory"
             own = own.rows(slice(burn_in, R))._replace(state=state)
             seen = map_leaves(lambda each: each[first:], seen)
-        return evaluate_recurrent_q(model, seen, own, precision)[0]
+        return evaluate_q(model, seen, precision, own)[0]
 
     online = unroll(agent.model, slice(0, N))
     with torch.no_grad():
@@ -108,7 +106,7 @@ def sequence_outputs(
 
 
 def q_loss(
-    agent: AnyEpsilonGreedyAgent,
+    agent: QAgent,
     outputs: QOutputs,
     batch: Transitions | SequenceBatch,
     *,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accel_rl.agents import AnyAgent, RolloutTensors
+from accel_rl.agents import Agent, RolloutTensors
 from accel_rl.algos.generator import restore
 from accel_rl.algos.replay import Replay, ReplaySpec, SequenceReplay, Transitions
 from accel_rl.algos.replay.free_memory import replay_device
@@ -48,7 +48,7 @@ class ReplayLearner(ABC):
 
     def __init__(
         self,
-        agent: AnyAgent,
+        agent: Agent,
         config: ReplayConfig,
         exchange: Exchange,
         replay_spec: ReplaySpec,

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from accel_rl.agents import AnyAgent
+from accel_rl.agents import Agent
 from accel_rl.agents.bounded import BoundedAgent
 from accel_rl.algos.learner_config import name_of, require
 from accel_rl.algos.replay import ReplaySpec, Transitions
@@ -86,12 +86,12 @@ class SACConfig(ReplayConfig):
         model = SoftModel(env.observation, size_of(env.action), temperature).to(network.device)
         return BoundedAgent(model, env.action, explore, decide, network.capture)
 
-    def evaluating(self, agent: AnyAgent) -> BoundedAgent:
+    def evaluating(self, agent: Agent) -> BoundedAgent:
         """Return an agent of the same network that takes the mean."""
         assert isinstance(agent, BoundedAgent)
         return agent.greedy()
 
-    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> SAC:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> SAC:
         """Return the learner of ``agent``, of `make_agent`, with a replay.
 
         Raises:

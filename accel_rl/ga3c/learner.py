@@ -17,14 +17,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from accel_rl.agents import AnyAgent
+from accel_rl.agents import Agent, PolicyAgent
 from accel_rl.algos.a2c import A2CLoss
-from accel_rl.algos.actor_critic import (
-    ActorCriticAgent,
-    check_clips,
-    evaluate,
-    make_policy_agent,
-)
+from accel_rl.algos.actor_critic import check_clips, evaluate, make_policy_agent
 from accel_rl.algos.learner_config import LearnerConfig, name_of, require
 from accel_rl.algos.task import Network, RunOptions, Task
 from accel_rl.algos.update import Update, sums
@@ -107,16 +102,16 @@ class GA3CConfig(LearnerConfig):
         require(self, "at least 0", lambda value: value >= 0, *at_least_zero, "min_training_batch")
         require(self, "at least 0 and below 1", lambda value: 0 <= value < 1, "rmsprop_decay")
 
-    def make_agent(self, network: Network) -> ActorCriticAgent:
+    def make_agent(self, network: Network) -> PolicyAgent:
         """Return an agent that draws actions from a softmax."""
         network.env.check_plain(name_of(self))
         return make_policy_agent(network)
 
     def make_learner(  # type: ignore[override]  # it learns from samples, and so only in its own run
-        self, agent: AnyAgent, exchange: Exchange, task: Task
+        self, agent: Agent, exchange: Exchange, task: Task
     ) -> GA3C:
         """Return what trainers do with the parameters of ``agent``, of `make_agent`."""
-        assert isinstance(agent, ActorCriticAgent)
+        assert isinstance(agent, PolicyAgent)
         return GA3C(agent, self, exchange)
 
     def check_run(self, run: RunOptions) -> None:
@@ -262,7 +257,7 @@ class GA3C:
 
     def __init__(
         self,
-        agent: ActorCriticAgent,
+        agent: PolicyAgent,
         config: GA3CConfig,
         exchange: Exchange,
         capture: Capture = EAGER,

@@ -12,8 +12,7 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from accel_rl.agents import RecurrentAgent
-from accel_rl.algos.actor_critic import ActorCriticAgent
+from accel_rl.agents import PolicyAgent
 from accel_rl.capture import Capture
 from accel_rl.config import TrainConfig
 from accel_rl.ga3c.learner import GA3C, GA3CConfig
@@ -22,6 +21,7 @@ from accel_rl.ga3c.sampler import QueuedSampler
 from accel_rl.ga3c.threads import QueueThreads
 from accel_rl.ga3c.tuner import Tuner
 from accel_rl.ga3c.versions import VersionExchange, Versions
+from accel_rl.models.recurrent import joined_size
 from accel_rl.parallel import FlatParameters, Team
 from accel_rl.runs.files import draw_or_warn, write_whole
 from accel_rl.runs.tables import CsvTable
@@ -217,12 +217,10 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
         num_training = sampler.rollout_spec.B
         tried = num_training + config.evaluation_envs
         agent = agent_of(config, sampler.env_spec, device, env_index=tried)
-        assert isinstance(agent, ActorCriticAgent)
+        assert isinstance(agent, PolicyAgent)
         capture = capture_of(config, agent.model, make_capture(config, device))
-        if isinstance(agent, RecurrentAgent):
-            size, previous = agent.model.state_size, agent.model.previous
-            size += 0 if previous is None else previous.size
-            sampler.remember(size, tells_reward=previous is not None)
+        if agent.remembers:
+            sampler.remember(joined_size(agent.model), tells_reward=bool(agent.model.previous))
         flat = FlatParameters(agent.model)
         max_norm, eps = learner.max_gradient_norm, learner.gradient_norm_eps
         versions = Versions(flat.parameter, learner.rule, max_norm, gradient_norm_eps=eps)

@@ -21,9 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accel_rl.agents import PolicyAgent, RecurrentAgent, sample_categorical
-from accel_rl.agents.recurrent import joined_state, one_step, split_state
-from accel_rl.algos.actor_critic import ActorCriticAgent
+from accel_rl.agents import PolicyAgent, sample_categorical
 from accel_rl.capture import EAGER, Capture
 from accel_rl.ga3c.learner import GA3C, Samples
 from accel_rl.ga3c.padding import GraphPredictor, Places, padded_size, probability_of
@@ -33,6 +31,7 @@ from accel_rl.ga3c.segments import Segment
 from accel_rl.ga3c.versions import VersionExchange, Versions
 from accel_rl.graphs import Graphs
 from accel_rl.models import RecurrentModel, Sequences
+from accel_rl.models.recurrent import joined_state, one_step, run, split_state
 from accel_rl.parallel import FlatParameters
 
 _JOIN_SECONDS = 60.0
@@ -64,7 +63,7 @@ class QueueThreads:
 
     def __init__(
         self,
-        agent: ActorCriticAgent,
+        agent: PolicyAgent,
         learner: GA3C,
         versions: Versions,
         sampler: QueuedSampler,
@@ -175,7 +174,7 @@ class QueueThreads:
             self._stop()
             self.woken.set()
 
-    def _make_network(self) -> tuple[ActorCriticAgent, VersionExchange]:
+    def _make_network(self) -> tuple[PolicyAgent, VersionExchange]:
         with self._making:
             model: Any = copy.deepcopy(self._agent.model)
             flat, copies = FlatParameters(model), self._graphs is not None
@@ -185,7 +184,7 @@ class QueueThreads:
         agent, exchange = self._make_network()
         tells_probability = self._learner.config.vtrace
         policy: QueuedPolicy = partial(predict, agent, exchange, self._device, tells_probability)
-        if self._graphs is not None and isinstance(agent, PolicyAgent):
+        if self._graphs is not None and not agent.remembers:
             most = self._sampler.most_predicted
             policy = GraphPredictor(
                 agent, exchange, self._graphs, self._device, tells_probability, most
@@ -243,7 +242,7 @@ class QueueThreads:
             name: _to_device(each, self._device) for name, each in fields.items()
         }
         samples = Samples(**tensors, longest=max(map(len, segments)))
-        if not isinstance(self._agent, RecurrentAgent):
+        if not self._agent.remembers:
             return samples
         sequences, place = line_up(segments, self._agent.model)
         moved = (None if each is None else each.to(self._device) for each in sequences)
@@ -273,7 +272,7 @@ def line_up(segments: list[Segment], model: RecurrentModel) -> tuple[Sequences, 
 
 @torch.inference_mode()
 def predict(
-    agent: ActorCriticAgent,
+    agent: PolicyAgent,
     exchange: VersionExchange,
     device: torch.device,
     tells_probability: bool,
@@ -287,19 +286,17 @@ def predict(
     """
     exchange.pull()
     inputs = _to_device(observation, device), _to_device(uniform, device)
-    after = None
-    if isinstance(agent, RecurrentAgent):
+    memory = None
+    if agent.remembers:
         assert state is not None
-        before = split_state(agent.model, _to_device(state, device))
-        output, after = agent.model(inputs[0], one_step(*before))
-    else:
-        output = agent.evaluate(inputs[0])
+        memory = one_step(*split_state(agent.model, _to_device(state, device)))
+    (logits, values), after = run(agent.model, inputs[0], memory)
     n = len(uniform)
-    logits = output.logits[:n]
+    logits = logits[:n]
     action = sample_categorical(logits, inputs[1])
-    if isinstance(agent, RecurrentAgent) and after is not None:
+    if after is not None:
         after = joined_state(agent.model, after[:n], action)
-    value = output.value.cpu().numpy()  # waits for the device
+    value = values.cpu().numpy()  # waits for the device
     probability = probability_of(action, logits).cpu().numpy() if tells_probability else None
     remembered = None if after is None else after.cpu().numpy()
     acted = action.cpu().numpy()

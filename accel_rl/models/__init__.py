@@ -10,8 +10,7 @@ from accel_rl.models.make import (
 from accel_rl.models.memory import MemorySpec, PreviousInputs
 from accel_rl.models.policy_value import PolicyValue, PolicyValueModel
 from accel_rl.models.q_value import QModel
-from accel_rl.models.recurrent import RecurrentModel, Sequences
-from accel_rl.models.recurrent_q import RecurrentQModel
+from accel_rl.models.recurrent import RecurrentModel, Sequences, one_step
 from accel_rl.models.soft import TwinCritics, flat
 
 __all__ = [
@@ -22,7 +21,6 @@ __all__ = [
     "PreviousInputs",
     "QModel",
     "RecurrentModel",
-    "RecurrentQModel",
     "Sequences",
     "TwinCritics",
     "flat",
@@ -30,4 +28,5 @@ __all__ = [
     "make_q_model",
     "make_recurrent_model",
     "make_recurrent_q_model",
+    "one_step",
 ]

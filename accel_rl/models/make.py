@@ -38,7 +38,6 @@ from accel_rl.models.policy_value import PolicyValueModel
 from accel_rl.models.q_value import ImageQNetwork, MLPQNetwork, QModel
 from accel_rl.models.recurrent import RecurrentModel, SharedRecurrentModel
 from accel_rl.models.recurrent_q import (
-    RecurrentQModel,
     RecurrentQNetwork,
     make_recurrent_image_q_network,
     make_recurrent_mlp_q_network,
@@ -176,7 +175,7 @@ def make_recurrent_q_model(
     is_dueling: bool = False,
     device: torch.device = _CPU,
     memory: MemorySpec = PLAIN_LSTM,
-) -> RecurrentQModel:
+) -> RecurrentModel:
     """Return a network for Q-learning with a memory.
 
     Args:

@@ -5,7 +5,7 @@ As in "A3C, LSTM" (Mnih et al. 2016, arXiv:1602.01783): as many cells as the hid
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ class Sequences(NamedTuple):
 
 
 class RecurrentModel(nn.Module):
-    """A policy network with a memory. The state of an environment begins as zeros.
+    """A network with a memory. The state of an environment begins as zeros.
 
     Attributes:
         state_size: size of the state of one environment, ``S``.
@@ -54,14 +54,60 @@ class RecurrentModel(nn.Module):
     state_size: int
     previous: PreviousInputs | None = None
 
-    def forward(self, observation: Tensor, sequences: Sequences) -> tuple[PolicyValue, Tensor]:
-        """Of ``observation`` ``[T * B, ...]``; and the state ``[B, S]`` after row T - 1."""
+    def forward(self, observation: Tensor, sequences: Sequences) -> tuple[Any, Tensor]:
+        """Return the output of the network, and the recurrent state after the last row.
+
+        Args:
+            observation: ``[T * B, ...]``, time-major.
+            sequences: in which order the observations came, and what came before them.
+
+        Returns:
+            What a `PolicyValueModel` or a `QModel` gives, and ``[B, S]`` after row T - 1.
+        """
         raise NotImplementedError
 
-    def __call__(self, observation: Tensor, sequences: Sequences) -> tuple[PolicyValue, Tensor]:
+    def __call__(self, observation: Tensor, sequences: Sequences) -> tuple[Any, Tensor]:
         """As `forward`; `nn.Module` leaves it untyped."""
-        output: tuple[PolicyValue, Tensor] = super().__call__(observation, sequences)
+        output: tuple[Any, Tensor] = super().__call__(observation, sequences)
         return output
+
+
+def run(model: Any, observation: Any, sequences: Sequences | None) -> tuple[Any, Tensor | None]:
+    """Return a network's output and recurrent state; a network without a memory has none."""
+    return (model(observation), None) if sequences is None else model(observation, sequences)
+
+
+def one_step(state: Tensor, previous: Tensor | None) -> Sequences:
+    """Return what a network must know of one row of observations.
+
+    Args:
+        state: ``[N, S]``, before it.
+        previous: ``[N, P]``, or None.
+    """
+    begins = torch.zeros(1, state.shape[0], dtype=torch.bool, device=state.device)
+    return Sequences(state, begins, None if previous is None else previous.unsqueeze(0))
+
+
+def joined_state(model: RecurrentModel, after: Tensor, action: Any) -> Tensor:
+    """Return ``[N, S + P]``: the state ``after`` a step, and behind it what tells its action.
+
+    The last number is for the action's reward, which is to come, and 0. Without `PreviousInputs`
+    that is ``after`` itself, ``[N, S]``.
+    """
+    if model.previous is None:
+        return after
+    return torch.cat((after, model.previous(action, torch.zeros_like(after[:, 0]))), 1)
+
+
+def split_state(model: RecurrentModel, state: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return the two parts of a `joined_state`: the state, and the previous inputs or None."""
+    size = model.state_size
+    return state[:, :size], None if model.previous is None else state[:, size:]
+
+
+def joined_size(model: RecurrentModel) -> int:
+    """Return the numbers of a `joined_state`, ``S + P``."""
+    return model.state_size + (0 if model.previous is None else model.previous.size)
 
 
 class SharedRecurrentModel(RecurrentModel):

@@ -17,45 +17,15 @@ from accel_rl.models.image import ImageSpec, Picture, flat_maps, make_convs
 from accel_rl.models.memory import (
     PLAIN_LSTM,
     MemorySpec,
-    PreviousInputs,
     make_memory,
     with_previous,
 )
 from accel_rl.models.mlp import HIDDEN, hidden_layers, linear
 from accel_rl.models.q_value import ImageStream, through_streams
-from accel_rl.models.recurrent import Sequences
+from accel_rl.models.recurrent import RecurrentModel, Sequences
 
 
-class RecurrentQModel(nn.Module):
-    """A network that remembers, and gives what a `QModel` gives.
-
-    Attributes:
-        state_size: Numbers of the recurrent state of an environment, ``S``, which begins as zeros.
-        previous: What it is told besides observations; None: nothing.
-    """
-
-    state_size: int
-    previous: PreviousInputs | None = None
-
-    def forward(self, observation: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:
-        """Return outputs and the state after the last row.
-
-        Args:
-            observation: ``[T * B, ...]``, time-major.
-            sequences: In which order they came, and what was remembered before them.
-
-        Returns:
-            ``[T * B, A, K]``, and ``[B, S]`` after row T - 1.
-        """
-        raise NotImplementedError
-
-    def __call__(self, observation: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:
-        """As `forward`; `nn.Module` leaves it untyped."""
-        output: tuple[Tensor, Tensor] = super().__call__(observation, sequences)
-        return output
-
-
-class RecurrentQNetwork(RecurrentQModel):
+class RecurrentQNetwork(RecurrentModel):
     """``trunk``, then a memory, then one stream or, with ``is_dueling``, two.
 
     Args:
@@ -91,7 +61,7 @@ class RecurrentQNetwork(RecurrentQModel):
         self._output_shape = num_actions, num_atoms
 
     def forward(self, observation: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:
-        """As `RecurrentQModel.forward`."""
+        """As `RecurrentModel.forward`."""
         state, begins, previous = sequences
         x, state = self.memory(with_previous(self.trunk(observation), previous), state, begins)
         return through_streams(x, self.advantage, self.value, self._output_shape), state

@@ -12,10 +12,10 @@ from accel_rl.system import extras
 if TYPE_CHECKING:
     from accel_rl.samplers.action_server import ActionServer
     from accel_rl.samplers.base import (
-        Acted,
         Episode,
         Policy,
         PolicyInput,
+        PolicyOutput,
         SamplerConfig,
         SamplerError,
         SamplerState,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from accel_rl.samplers.sampler import ParallelSampler, RolloutSampler, SerialSampler
 
 _MODULES = {
-    "Acted": "base",
+    "PolicyOutput": "base",
     "ActionServer": "action_server",
     "Episode": "base",
     "Evaluation": "evaluation",
@@ -50,7 +50,6 @@ _MODULES = {
 
 
 __all__ = [
-    "Acted",
     "ActionServer",
     "Episode",
     "Evaluation",
@@ -58,6 +57,7 @@ __all__ = [
     "ParallelSampler",
     "Policy",
     "PolicyInput",
+    "PolicyOutput",
     "Pool",
     "RolloutSampler",
     "SamplerConfig",

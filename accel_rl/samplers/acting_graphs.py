@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from accel_rl.agents import Agent
 from accel_rl.graphs import Graphs, Held, Pool, Recording
 
 MOST_ROW_GRAPHS = 128
@@ -28,7 +29,7 @@ class ActingGraphs:
         device: The GPU.
     """
 
-    def __init__(self, agent: Any, capture: Graphs, device: torch.device) -> None:
+    def __init__(self, agent: Agent, capture: Graphs, device: torch.device) -> None:
         self._agent, self._capture, self._device = agent, capture, device
         self._recordings: dict[Hashable, Recording] = {}
         self._num_warm: dict[Hashable, int] = {}
@@ -45,7 +46,7 @@ class ActingGraphs:
             return act()
         self._hold_epsilon()
         normalizer = self._hold_normalizer()
-        key = group, row, getattr(self._agent, "is_random", False), normalizer is None
+        key = group, row, self._agent.is_random, normalizer is None
         if (recording := self._recordings.get(key)) is None:
             if normalizer is not None:
                 self._agent.normalizer = normalizer
@@ -73,7 +74,7 @@ class ActingGraphs:
         return recording
 
     def _hold_epsilon(self) -> None:
-        epsilon = getattr(self._agent, "epsilon", None)
+        epsilon = self._agent.epsilon
         if epsilon is None or epsilon is self._held:
             return
         held = self._epsilon.hold(epsilon)
@@ -83,7 +84,7 @@ class ActingGraphs:
 
     def _hold_normalizer(self) -> Any:
         """A copy of the agent's, of which each rollout may have another, in one place."""
-        given = getattr(self._agent, "normalizer", None)
+        given = self._agent.normalizer
         if given is not self._normal[0]:
             self._normal = given, None if given is None else self._normalizer.hold(given)
         return self._normal[1]

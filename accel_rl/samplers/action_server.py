@@ -8,7 +8,7 @@ copied when it is complete.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol, Self
 
@@ -17,22 +17,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accel_rl.agents import (
-    AnyAgent,
-    AnyRecurrentAgent,
-    HostFlags,
-    LogProbs,
-    Normalizer,
-    RecurrentStates,
-    RolloutTensors,
-)
-from accel_rl.capture import EAGER
+from accel_rl.agents import Agent, HostFlags, Normalizer, RolloutTensors
 from accel_rl.graphs import Graphs, without_inference_mode
 from accel_rl.rollout import Rollout, RolloutSpec, carve, layout_bytes
 from accel_rl.samplers.acting_graphs import MOST_ROW_GRAPHS, ActingGraphs
+from accel_rl.samplers.actors import Actor, Kept, Remembering
 from accel_rl.samplers.base import PolicyInput
 from accel_rl.samplers.sampler import RolloutSampler
-from accel_rl.spaces import Leaf, as_bytes, tensor_views
+from accel_rl.spaces import Leaf, as_bytes, map_leaves, tensor_views
 from accel_rl.system.registration import register, unregister
 
 _SMALL_FIELDS = ("action", "reward", "terminated", "truncated", "valid")
@@ -61,7 +53,7 @@ class ActionServer:
 
     def __init__(
         self,
-        agent: AnyAgent,
+        agent: Agent,
         sampler: RolloutSampler,
         device: torch.device,
         *,
@@ -69,43 +61,23 @@ class ActionServer:
     ) -> None:
         self._agent = agent
         self._normalizer: Normalizer | None = None  # of the rollout that is collected
-        self._states: RecurrentStates | None = None
         self._graphs: ActingGraphs | None = None
-        self._has_acted = False  # so that the sampler's last rewards are those of this server
-        self._takes_reward = False  # of the step before, in the step that is acted in
-        # What chooses actions, and what it leaves in the rollout beside them, by field.
-        self._act: Callable[[Any, Tensor, PolicyInput, _Rows], Any]
-        self._left: dict[str, Callable[[], Any]] = {}
-        T, B = sampler.rollout.action.shape[:2]
-        self._log_probs: LogProbs | None = None
-        if getattr(agent, "tells_log_prob", False):
-            self._log_probs = LogProbs(T, B, device, keeps_rollout=keeps_rollout)
-            self._left["log_prob"] = self._log_probs.finish
-        if isinstance(agent, AnyRecurrentAgent):
-            tells = self._log_probs is not None
-            self._states = RecurrentStates(
-                agent, T, B, device, keeps_rollout=keeps_rollout, tells_log_prob=tells
-            )
-            self._act = self._act_remembering
-        else:
-            choose: Any = agent.act
-            if self._log_probs is not None:
-                choose = agent.act_with_log_prob  # type: ignore[attr-defined]  # it tells them
-            self._act = lambda seen, uniform, step, _: choose(seen, uniform, step.columns)
+        self._sizes = T, B = sampler.rollout.action.shape[:2]
+        self._keeps_rollout = keeps_rollout
+        self._extras: dict[str, Kept] = {}
+        self._actor = Actor(agent)
+        if agent.remembers:
+            self._actor = Remembering(agent, T, B, device, keeps_rollout)
         self._rows: _Rows = (
             _SharedRows(sampler, keeps_rollout)
             if device.type == "cpu"
             else _DeviceRows(sampler, device, keeps_rollout)
         )
-        capture = getattr(agent, "capture", EAGER)
-        if isinstance(capture, Graphs) and isinstance(self._rows, _DeviceRows):
+        if isinstance(agent.capture, Graphs) and isinstance(self._rows, _DeviceRows):
             # What is remembered lies in rows, so that one graph cannot stand for all of them.
-            if self._states is None:
-                self._graphs = ActingGraphs(agent, capture, device)
-                choose = without_inference_mode(choose)
-            elif self._rows.num_graphs <= MOST_ROW_GRAPHS:
-                self._graphs = ActingGraphs(agent, capture, device)
-                self._states.choose = without_inference_mode(self._states.choose)
+            if not agent.remembers or self._rows.num_graphs <= MOST_ROW_GRAPHS:
+                self._graphs = ActingGraphs(agent, agent.capture, device)
+                self._actor.choose = without_inference_mode(self._actor.choose)
 
     def __call__(self, step: PolicyInput) -> Any:
         """Choose actions.
@@ -117,20 +89,15 @@ class ActionServer:
             Actions ``[n, ...]``.
         """
         if step.t == 0:
-            self._normalizer = getattr(self._agent, "normalizer", None)
-        if self._states is not None and self._states.needs_reward:
-            self._takes_reward = self._has_acted or step.t > 0  # before, only a state has it
-        self._has_acted |= step.t > 0
+            self._normalizer = self._agent.normalizer
+        kind = self._actor.prepare(step)
         if self._graphs is not None:
-            return self._replay(self._graphs, step)
-        observation, uniform = self._rows.read(step)
-        action = self._act(observation, uniform, step, self._rows)
-        if self._log_probs is not None:
-            action, log_prob = action
-            self._log_probs.keep(log_prob, step.t, step.columns)
+            return self._replay(self._graphs, step, kind)
+        action, extras = self._actor.act(*self._rows.read(step), step, self._rows)
+        self._keep(extras, step)
         return self._rows.answer(step, action)
 
-    def _replay(self, graphs: ActingGraphs, step: PolicyInput) -> Any:
+    def _replay(self, graphs: ActingGraphs, step: PolicyInput, kind: Hashable) -> Any:
         """As `__call__`, where all that the device does for a step is one graph."""
         rows, columns = self._rows, step.columns
         assert isinstance(rows, _DeviceRows)
@@ -138,28 +105,22 @@ class ActionServer:
         if rows.num_graphs > MOST_ROW_GRAPHS or not rows.is_registered:
             staged = rows.load_and_stage(step, is_carried)
 
-        def act() -> Tensor | None:
+        def act() -> Mapping[str, Tensor]:
             row = rows.load(step, is_carried) if staged is None else staged
-            action, log_prob = self._act(*rows.seen(row, columns), step, rows), None
-            if self._log_probs is not None:
-                action, log_prob = action
+            action, extras = self._actor.act(*rows.seen(row, columns), step, rows)
             rows.send(columns, action)
-            return log_prob
+            return extras
 
-        row = step.t, is_carried, rows.address, self._takes_reward
-        place = None if staged is not None else row
-        log_prob = graphs.run((columns.start, columns.stop), place, act)
-        if log_prob is not None and self._log_probs is not None:
-            self._log_probs.keep(log_prob, step.t, columns)
+        place = None if staged is not None else (step.t, is_carried, rows.address, kind)
+        self._keep(graphs.run((columns.start, columns.stop), place, act), step)
         return rows.wait(columns)
 
-    def _act_remembering(
-        self, observation: Any, uniform: Tensor, step: PolicyInput, rows: _Rows
-    ) -> Any:
-        assert self._states is not None
-        reward = rows.read_reward(step) if self._takes_reward else None
-        begins = rows.read_begins(step)
-        return self._states.act(observation, uniform, step.t, step.columns, begins, reward)
+    def _keep(self, extras: Mapping[str, Tensor], step: PolicyInput) -> None:
+        for name, values in extras.items():
+            if name not in self._extras:
+                given = *self._sizes, values
+                self._extras[name] = Kept(*given, keeps_rollout=self._keeps_rollout)
+            self._extras[name].keep(values, step.t, step.columns)
 
     def finish(self) -> RolloutTensors:
         """Return the rollout that ``collect`` has completed.
@@ -169,16 +130,13 @@ class ActionServer:
             next `finish`.
         """
         batch = self._rows.finish()
-        left = {name: take() for name, take in self._left.items()}
-        if self._states is not None:
-            self._has_acted = True
-            state, previous = self._states.finish(batch.reward[-1])
-            left |= {"recurrent_state": state, "previous": previous}
-        return batch._replace(normalizer=self._normalizer, **left)
+        extras: dict[str, Any] = {name: kept.finish() for name, kept in self._extras.items()}
+        extras |= self._actor.finish(batch.reward[-1])
+        return batch._replace(normalizer=self._normalizer, **extras)
 
     def get_state(self) -> Tensor | None:
         """Return the recurrent states between two rollouts; None if the agent has no memory."""
-        return None if self._states is None else self._states.get_state()
+        return self._actor.get_state()
 
     def set_state(self, state: Tensor | None) -> None:
         """Continue with the recurrent states of another server, before the first rollout.
@@ -186,8 +144,8 @@ class ActionServer:
         Args:
             state: the value that `get_state` returned; None changes nothing.
         """
-        if state is not None and self._states is not None:
-            self._states.set_state(state)
+        if state is not None:
+            self._actor.set_state(state)
 
     def close(self) -> None:
         """Release the sampler's memory. A second call does nothing."""
@@ -371,7 +329,7 @@ class _DeviceRows:
         pinned, space = self._action[columns], self._spec.action
         if not isinstance(space, Leaf):
             packed = self._packed[columns]
-            _pack(tensor_views(space, packed), action)
+            map_leaves(Tensor.copy_, tensor_views(space, packed), action)
             action = packed
         pinned.copy_(action, non_blocking=True)
 
@@ -465,19 +423,7 @@ def _tensors(spec: RolloutSpec, raw: dict[str, Tensor]) -> RolloutTensors:
 
 
 def _arrays(action: Any) -> Any:
-    """The arrays of a tensor, or of a mapping of tensors."""
-    if isinstance(action, Tensor):
-        return action.numpy()
-    return {name: _arrays(each) for name, each in action.items()}
-
-
-def _pack(views: Any, action: Any) -> None:
-    """Copy the tensors of a mapping into views of its bytes."""
-    for name, view in views.items():
-        if isinstance(view, Tensor):
-            view.copy_(action[name])
-        else:
-            _pack(view, action[name])
+    return map_leaves(Tensor.numpy, action)
 
 
 def _final_observations(rollout: Rollout) -> dict[str, Tensor]:

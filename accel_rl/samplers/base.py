@@ -205,7 +205,7 @@ class PolicyInput(NamedTuple):
     reward: NDArray[np.float32]
 
 
-class Acted(NamedTuple):
+class PolicyOutput(NamedTuple):
     """The return value of a policy that keeps more than actions in the rollout.
 
     Attributes:
@@ -223,7 +223,7 @@ Policy = Callable[[PolicyInput], Any]
 
 It returns the actions ``[n, ...]``: an array, tensor or list. Discrete actions are integers in
 ``0 .. num_actions - 1``. If the action space is a mapping, it returns a mapping of these or a
-structured array. It may return `Acted` to keep more in the rollout."""
+structured array. It may return `PolicyOutput` to keep more in the rollout."""
 
 
 class Episode(NamedTuple):

@@ -21,10 +21,10 @@ import numpy as np
 from accel_rl.envs.make import make_env_factory, warn_once
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import (
-    Acted,
     Episode,
     Policy,
     PolicyInput,
+    PolicyOutput,
     SamplerConfig,
     SamplerError,
     SamplerState,
@@ -303,7 +303,7 @@ class RolloutSampler(PoolSampler):
                 step = PolicyInput(observation, uniform[t, columns], t, columns, begins, reward)
                 actions = policy(step)
                 pool.check_open()
-                if isinstance(actions, Acted):
+                if isinstance(actions, PolicyOutput):
                     self._keep(actions.extras, t, columns)
                     actions = actions.action
                 elif rollout.extras:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import torch
 
 from accel_rl import __version__
-from accel_rl.agents import AnyAgent
+from accel_rl.agents import Agent
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvError, make_env_factory, probe_spec
 from accel_rl.runs.directory import write_config
@@ -130,7 +130,7 @@ def package_run(run_dir: str | Path, options: PackageOptions) -> Package:
     return Package(out, why_no_film)
 
 
-def _load(checkpoint: Path, config: TrainConfig) -> tuple[AnyAgent, int]:
+def _load(checkpoint: Path, config: TrainConfig) -> tuple[Agent, int]:
     factory = make_env_factory(config.env, config.atari, config.info_keys)
     spec = probe_spec(factory)
     return load_agent(checkpoint, config, spec, torch.device("cpu"))

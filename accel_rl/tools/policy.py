@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from accel_rl.agents import AnyAgent, AnyRecurrentAgent, RecurrentStates, set_normalizer
+from accel_rl.agents import Agent, RecurrentStates, set_normalizer
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec, make_env_factory, probe_spec
 from accel_rl.envs.clipped import clip
@@ -53,7 +53,7 @@ class SavedPolicy:
     """
 
     def __init__(
-        self, agent: AnyAgent, env_spec: EnvSpec, device: torch.device, rng: np.random.Generator
+        self, agent: Agent, env_spec: EnvSpec, device: torch.device, rng: np.random.Generator
     ) -> None:
         self.env_spec = env_spec
         self._unbounded = map_leaves(_without_bounds, env_spec.observation)
@@ -105,7 +105,7 @@ class SavedPolicy:
         tensors = tensor_views(self.env_spec.observation, observation)
         observed = map_leaves(lambda each: each.to(self._device), tensors)
         drawn = torch.from_numpy(uniform).to(self._device)
-        if isinstance(self.agent, AnyRecurrentAgent):
+        if self.agent.remembers:
             states = self._states_of(self.agent, columns.stop)
             begun = torch.from_numpy(is_first).to(self._device)
             last = torch.from_numpy(reward).to(self._device) if states.needs_reward else None
@@ -116,7 +116,7 @@ class SavedPolicy:
         clipped = map_leaves(clip, self.env_spec.action, arrays)
         return map_leaves(lambda each: each[0], clipped) if is_one else clipped
 
-    def _states_of(self, agent: AnyRecurrentAgent, num_envs: int) -> RecurrentStates:
+    def _states_of(self, agent: Agent, num_envs: int) -> RecurrentStates:
         """The recurrent states of at least so many environments."""
         states = self._states
         if states is None or states.num_envs < num_envs:
@@ -128,7 +128,7 @@ class SavedPolicy:
 
     def _told(self, begins: NDArray[np.bool_] | None, n: int) -> NDArray[np.bool_]:
         """A copy of ``begins``, which say that an episode has begun at each of ``n`` places."""
-        if not isinstance(self.agent, AnyRecurrentAgent):
+        if not self.agent.remembers:
             return np.zeros(n, np.bool_)
         if begins is None:
             raise ValueError(
@@ -157,7 +157,7 @@ class SavedPolicy:
         """A copy of ``reward``, ``[n]``; zeros where nothing came before, or nobody asks."""
         n = len(begins)
         agent = self.agent
-        if not isinstance(agent, AnyRecurrentAgent) or agent.model.previous is None:
+        if not agent.remembers or agent.model.previous is None:
             return np.zeros(n, np.float32)
         if reward is None and begins.all():
             return np.zeros(n, np.float32)
@@ -258,7 +258,7 @@ def load_agent(
     *,
     greedy: bool = False,
     env_index: int = 0,
-) -> tuple[AnyAgent, int]:
+) -> tuple[Agent, int]:
     """The agent that ``checkpoint`` holds, on ``device``, and after how many steps it was saved.
 
     ``checkpoint`` may be the weights of a package, too. The agent acts as in evaluations, or,

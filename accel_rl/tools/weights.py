@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from accel_rl.agents import AnyAgent, normalizer_state
+from accel_rl.agents import Agent, normalizer_state
 from accel_rl.parallel.flat import plain_name
 from accel_rl.runs.archive import DamagedError
 from accel_rl.runs.files import open_regular
@@ -22,7 +22,7 @@ from accel_rl.system.functions import first_line
 _NORMALIZER = "normalizer/"
 
 
-def pack_weights(agent: AnyAgent, metadata: dict[str, str] | None = None) -> bytes:
+def pack_weights(agent: Agent, metadata: dict[str, str] | None = None) -> bytes:
     """Return the content of a safetensors file, with ``metadata`` in its header."""
     from safetensors.torch import save
 

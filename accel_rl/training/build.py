@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from accel_rl.agents import AnyAgent
+from accel_rl.agents import Agent
 from accel_rl.algos import Network, Task
 from accel_rl.algos.learner import check_learner
 from accel_rl.capture import EAGER, Capture
@@ -42,13 +42,7 @@ from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, Seri
 from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.spaces import Leaf, without_mask
 from accel_rl.system.topology import Seat, plan_cores
-from accel_rl.training.devices import (
-    capture_of,
-    gpu_nodes,
-    learner_device,
-    make_capture,
-    num_gpus,
-)
+from accel_rl.training.devices import capture_of, gpu_nodes, learner_device, make_capture, num_gpus
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.overlap import Overlapped
 from accel_rl.training.rollouts import Experience, InTurns, PullingServer, RolloutRun, Server
@@ -137,7 +131,7 @@ def agent_of(
     *,
     capture: Capture = EAGER,
     env_index: int = 0,
-) -> AnyAgent:
+) -> Agent:
     """The agent that ``config`` asks for, with fresh parameters on ``device``.
 
     A network of the user's own is tried on observations of the environment: others may have
@@ -171,7 +165,7 @@ def agent_of(
     return agent
 
 
-def make_exchange(config: TrainConfig, agent: AnyAgent, team: Team) -> Exchange:
+def make_exchange(config: TrainConfig, agent: Agent, team: Team) -> Exchange:
     """For the parameters of ``agent``, on their device. Every learner of the team must call it.
 
     Raises:

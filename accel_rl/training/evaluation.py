@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from accel_rl.agents import AnyAgent, normalizer_state
+from accel_rl.agents import Agent, normalizer_state
 from accel_rl.config import TrainConfig
 from accel_rl.envs import is_atari_game
 from accel_rl.envs.batched import numbered
@@ -59,7 +59,7 @@ class Evaluator:
     def __init__(
         self,
         config: TrainConfig,
-        agent: AnyAgent,
+        agent: Agent,
         device: torch.device,
         team: Team,
         first_env: int = 0,
@@ -101,7 +101,7 @@ class Evaluator:
         self._num_evaluations += 1
         return row
 
-    def _play(self, agent: AnyAgent, stop: StopRequest) -> dict[str, float]:
+    def _play(self, agent: Agent, stop: StopRequest) -> dict[str, float]:
         def check(num_steps: int) -> None:
             if stop.is_asked():
                 assert stop.received is not None
@@ -263,7 +263,7 @@ def make_evaluation_sampler(
 
 
 def play_games(
-    sampler: RolloutSampler, agent: AnyAgent, show: Callable[[int], None], **numbers: Any
+    sampler: RolloutSampler, agent: Agent, show: Callable[[int], None], **numbers: Any
 ) -> Evaluation:
     """Starts ``sampler`` and plays games; see `accel_rl.samplers.evaluate` for ``numbers``.
 

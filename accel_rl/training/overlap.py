@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 import torch
 from torch import Tensor
 
-from accel_rl.agents import AnyAgent, RolloutTensors
+from accel_rl.agents import Agent, RolloutTensors
 from accel_rl.algos import Learner
 from accel_rl.parallel import Exchange, FlatParameters
 from accel_rl.samplers import ActionServer
@@ -54,7 +54,7 @@ class Overlapped:
     def __init__(
         self,
         sampler: RolloutSampler,
-        agent: AnyAgent,
+        agent: Agent,
         learner: Learner,
         exchange: Exchange,
         *,

@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from accel_rl.agents import AnyAgent, normalizer_state
+from accel_rl.agents import Agent, normalizer_state
 from accel_rl.capture import Capture
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec
@@ -83,7 +83,7 @@ class Run(ABC, Generic[S, L]):
     team: Team
     device: torch.device
     sampler: S
-    agent: AnyAgent
+    agent: Agent
     learner: L
     exchange: Exchange
     evaluator: Evaluator | None

@@ -13,7 +13,7 @@ from made_rollouts import vectors
 from tiers import first_quick
 from torch import Tensor
 
-from accel_rl.agents import EpsilonGreedyAgent, epsilon_greedy
+from accel_rl.agents import QAgent, epsilon_greedy
 from accel_rl.algos import DQN, DQNConfig, Network, Task
 from accel_rl.algos.q_learning import project
 from accel_rl.algos.replay import ReplaySpec, Transitions
@@ -31,14 +31,12 @@ ENV = EnvSpec(
 )
 
 
-def make(
-    ranks: Ranks = ALONE, env: EnvSpec = ENV, **options: Any
-) -> tuple[DQN, EpsilonGreedyAgent, Local]:
+def make(ranks: Ranks = ALONE, env: EnvSpec = ENV, **options: Any) -> tuple[DQN, QAgent, Local]:
     small = {"batch_size": 8, "min_steps": 48, "replay_size": 600, "target_update_steps": 96}
     config = DQNConfig(**{**small, **options})
     torch.manual_seed(0)
     agent = config.make_agent(Network("auto", env, CPU))
-    assert isinstance(agent, EpsilonGreedyAgent)
+    assert isinstance(agent, QAgent)
     exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
     learner = config.make_learner(agent, exchange, Task(env, B, T, 0, ranks))
     assert isinstance(learner, DQN)
@@ -185,7 +183,7 @@ def test_epsilon_falls_with_the_steps_and_evaluations_have_their_own() -> None:
         found.append(agent.epsilon.item())
     assert found == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.2])
     other = learner.config.evaluating(agent)
-    assert isinstance(other, EpsilonGreedyAgent)
+    assert isinstance(other, QAgent)
     assert other.epsilon.item() == pytest.approx(0.07) and agent.epsilon.item() != 0.07
 
 
@@ -229,7 +227,7 @@ def test_learners_in_step_spread_epsilon_over_the_environments_of_all(num_sharin
     found: list[float] = []
     for rank in range(2):
         agent = config.make_agent(Network("auto", ENV, CPU))
-        assert isinstance(agent, EpsilonGreedyAgent)
+        assert isinstance(agent, QAgent)
         exchange = Local(FlatParameters(agent.model), config.rule, None)
         exchange.num_sharing = num_sharing
         learner = config.make_learner(agent, exchange, Task(ENV, B // 2, T, 0, Ranks(rank, 2)))

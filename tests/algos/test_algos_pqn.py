@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from accel_rl.agents import EpsilonGreedyAgent, RolloutTensors
+from accel_rl.agents import QAgent, RolloutTensors
 from accel_rl.algos import PQN, Network, PQNConfig, Task
 from accel_rl.algos.q_learning import best_values, squared_loss
 from accel_rl.cli.parse import parse_arguments
@@ -47,7 +47,7 @@ def make(
     config = PQNConfig(**{**small, **options})
     torch.manual_seed(0)
     model = LinearQ()
-    agent = EpsilonGreedyAgent(model, None, torch.ones(1))
+    agent = QAgent(model, None, torch.ones(1))
     exchange = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
     task = Task(env, B, T, seed, schedule_steps=schedule_steps)
     learner = config.make_learner(agent, exchange, task)

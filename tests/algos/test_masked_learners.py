@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from accel_rl.agents import PolicyAgent, RecurrentAgent, RolloutTensors
+from accel_rl.agents import PolicyAgent, RolloutTensors
 from accel_rl.algos import A2C, PPO, A2CConfig, PPOConfig
 from accel_rl.models import (
     PolicyValue,
@@ -16,6 +16,7 @@ from accel_rl.models import (
     Sequences,
     make_model,
     make_recurrent_model,
+    one_step,
 )
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.spaces import Leaf, map_leaves
@@ -23,6 +24,7 @@ from accel_rl.spaces import Leaf, map_leaves
 pytestmark = pytest.mark.numeric
 
 T, B, A = 6, 4, 5
+ALL = slice(None)
 VECTORS = Leaf((3,), np.dtype(np.float32))
 LOWEST = torch.finfo(torch.float32).min
 
@@ -60,7 +62,7 @@ def agents(is_recurrent: bool) -> tuple[Any, Any]:
         make = make_recurrent_model if is_recurrent else make_model
         made.append(make("mlp", VECTORS, A))
     if is_recurrent:
-        return RecurrentAgent(made[0]), RecurrentAgent(RecurrentWithin(made[1]))
+        return PolicyAgent(made[0]), PolicyAgent(RecurrentWithin(made[1]))
     return PolicyAgent(made[0]), PolicyAgent(Within(made[1]))
 
 
@@ -166,11 +168,13 @@ def test_recurrent_agent_draws_what_its_masked_softmax_says() -> None:
     uniforms = (torch.arange(2_000, dtype=torch.float64) + 0.5) / 2_000
     for b in range(B):
         seen = map_leaves(lambda leaf: leaf[b : b + 1].expand(2_000, *leaf.shape[1:]), rows)  # noqa: B023
-        action, after = agent.act(seen, uniforms, state[b].expand(2_000, -1))
+        action, after = agent.act(seen, uniforms, ALL, one_step(state[b].expand(2_000, -1), None))
         share = torch.bincount(action, minlength=A) / 2_000
         torch.testing.assert_close(share.double(), probability[b].detach(), atol=1e-3, rtol=0)
         torch.testing.assert_close(after[0], expected_after[b], atol=1e-6, rtol=1e-5)
-    greedy, _ = agent.greedy().act(rows, torch.zeros(B, dtype=torch.float64), state)
+    greedy, _ = agent.greedy().act(
+        rows, torch.zeros(B, dtype=torch.float64), ALL, one_step(state, None)
+    )
     assert greedy.tolist() == probability.argmax(1).tolist()
     assert (plain.logits.argmax(1) != greedy).any()
 
@@ -186,5 +190,5 @@ def test_recurrent_agent_takes_no_forbidden_action_where_sums_are_rounded() -> N
     mask[:, 1], mask[:, -1] = 1, 0
     observation: Any = {"observation": torch.randn(1_000, 3), "action_mask": mask}
     state = torch.randn(1_000, agent.model.state_size)
-    action, _ = agent.act(observation, largest_uniforms(1_000), state)
+    action, _ = agent.act(observation, largest_uniforms(1_000), ALL, one_step(state, None))
     assert mask.gather(1, action.unsqueeze(1)).all()

@@ -10,7 +10,7 @@ from refusals import words
 from torch import Tensor
 from toy_envs import ToyEnv
 
-from accel_rl.agents import RecurrentAgent, RolloutTensors
+from accel_rl.agents import PolicyAgent, RolloutTensors
 from accel_rl.algos import A2C, PPO, A2CConfig, PPOConfig
 from accel_rl.algos.actor_critic import bootstrap_values
 from accel_rl.algos.minibatches import Minibatches
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.numeric
 T, B = 7, 4
 
 
-class SlowAgent(RecurrentAgent):
+class SlowAgent(PolicyAgent):
     """Goes through each environment alone, by operations that autograd knows."""
 
     def evaluate(self, observation: Tensor, sequences: Sequences | None = None) -> PolicyValue:
@@ -53,12 +53,12 @@ class SlowAgent(RecurrentAgent):
 
 
 def batches(
-    reset_policy: Any = "immediate", agent: RecurrentAgent | None = None
+    reset_policy: Any = "immediate", agent: PolicyAgent | None = None
 ) -> list[RolloutTensors]:
     return collect(SerialSampler(ToyEnv, config=config(reset_policy), seed=5), 8, agent)
 
 
-def make_learner(kind: str, agent: RecurrentAgent) -> tuple[A2C | PPO, Exchange]:
+def make_learner(kind: str, agent: PolicyAgent) -> tuple[A2C | PPO, Exchange]:
     # Small steps, lest rounding grows.
     flat = FlatParameters(agent.model)
     if kind == "a2c":
@@ -91,7 +91,7 @@ def test_update_is_that_of_each_environment_unrolled_alone(
     """Episodes, lives and cut-offs end anywhere in these rollouts."""
     options = {"is_shared": "shared" in network, "is_told": "told" in network}
     found, collected = [], batches(reset_policy, make_agent(**options))[:4]
-    for make in (RecurrentAgent, SlowAgent):
+    for make in (PolicyAgent, SlowAgent):
         agent = make(make_agent(**options).model)
         learner, exchange = make_learner(kind, agent)
         before = exchange.parameters.parameter.clone()
@@ -133,7 +133,7 @@ def test_values_beyond_a_rollout_are_of_what_was_remembered_there(is_told: bool)
     assert num_final > num_lost > 5
 
 
-def value(agent: RecurrentAgent, observation: Tensor, remembered: Tensor) -> float:
+def value(agent: PolicyAgent, observation: Tensor, remembered: Tensor) -> float:
     state, told = remembered.split((agent.model.state_size, 5 * (agent.model.previous is not None)))
     previous = None if agent.model.previous is None else told.view(1, 1, 5)
     one = Sequences(state.unsqueeze(0), torch.zeros(1, 1, dtype=torch.bool), previous)
@@ -141,7 +141,7 @@ def value(agent: RecurrentAgent, observation: Tensor, remembered: Tensor) -> flo
         return float(agent.evaluate(observation.unsqueeze(0), one).value)
 
 
-class SpyingAgent(RecurrentAgent):
+class SpyingAgent(PolicyAgent):
     """Keeps what its learner asks with gradient."""
 
     def __init__(self, *arguments: Any) -> None:

@@ -9,12 +9,12 @@ from tiers import first_quick
 from torch import Tensor
 from toy_envs import ToyEnv
 
-from accel_rl.agents import RecurrentEpsilonGreedyAgent, RolloutTensors
+from accel_rl.agents import QAgent, RolloutTensors
 from accel_rl.algos import PQN, Network, PQNConfig
 from accel_rl.algos.returns import fold_truncation, lambda_returns
 from accel_rl.envs import EnvSpec
 from accel_rl.models import Sequences
-from accel_rl.models.recurrent_q import RecurrentQModel
+from accel_rl.models.recurrent_q import RecurrentModel
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.samplers import SerialSampler
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.numeric
 CPU = torch.device("cpu")
 
 
-class SlowModel(RecurrentQModel):
+class SlowModel(RecurrentModel):
     """Goes through each environment alone, by operations that autograd knows."""
 
     def __init__(self, inner: Any) -> None:
@@ -41,14 +41,14 @@ class SlowModel(RecurrentQModel):
         return torch.stack(outputs, 1).flatten(0, 1).unsqueeze(2), state
 
 
-def make_agent(epsilon: float = 0.3) -> RecurrentEpsilonGreedyAgent:
+def make_agent(epsilon: float = 0.3) -> QAgent:
     """Its weights are large enough for actions to tell what is remembered."""
     torch.manual_seed(0)
     with SerialSampler(ToyEnv, config=config()) as sampler:
         spec: EnvSpec = sampler.env_spec
     options: Any = {"lstm": True}
     agent = PQNConfig().make_agent(Network("auto", spec, CPU, **options))
-    assert isinstance(agent, RecurrentEpsilonGreedyAgent)
+    assert agent.remembers
     for parameter in agent.model.memory.parameters():  # type: ignore[union-attr, operator]
         parameter.data.mul_(2)
     agent.epsilon = torch.full((1,), epsilon)
@@ -60,7 +60,7 @@ def batches(reset_policy: Any = "immediate") -> list[RolloutTensors]:
     return collect(SerialSampler(ToyEnv, config=config(reset_policy), seed=5), 8, agent)
 
 
-def make_learner(agent: RecurrentEpsilonGreedyAgent, size: int) -> tuple[PQN, Local]:
+def make_learner(agent: QAgent, size: int) -> tuple[PQN, Local]:
     # Small steps, lest rounding grows.
     settings = PQNConfig(lr=1e-5, minibatch_size=size)
     exchange = Local(FlatParameters(agent.model), settings.rule, settings.max_gradient_norm)
@@ -79,7 +79,7 @@ def test_update_is_that_of_each_environment_alone(size: int, reset_policy: str) 
         agent = make_agent()
         if is_slow:
             slow = SlowModel(agent.model)
-            agent = RecurrentEpsilonGreedyAgent(slow, None, agent.epsilon)
+            agent = QAgent(slow, None, agent.epsilon)
         learner, exchange = make_learner(agent, size)
         before = exchange.parameters.parameter.clone()
         metrics = [learner.update(batch, 0.0) for batch in collected]

@@ -10,7 +10,7 @@ from recurrent_play import CPU, plain_steps
 from tiers import first_quick
 from torch import Tensor
 
-from accel_rl.agents import RecurrentEpsilonGreedyAgent, RecurrentStates, RolloutTensors
+from accel_rl.agents import RecurrentStates, RolloutTensors
 from accel_rl.algos import DQN, DQNConfig, Network, Task
 from accel_rl.algos.q_learning import project, rescale, rescale_back, sequence_priority
 from accel_rl.algos.q_outputs import sequence_outputs
@@ -42,7 +42,7 @@ def make(
     torch.manual_seed(0)
     which: Any = {memory: True, "previous_action_reward": is_told}
     agent = config.make_agent(Network("auto", env, CPU, **which))
-    assert isinstance(agent, RecurrentEpsilonGreedyAgent)
+    assert agent.remembers
     for each in agent.model.parameters():  # large enough for what is remembered to count
         each.data.add_(torch.randn_like(each), alpha=0.1)
     exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)

@@ -12,7 +12,7 @@ from space_envs import PAIRS, MaskedEnv, SpaceEnv
 from tiers import first_quick
 from torch import Tensor
 
-from accel_rl.agents import RolloutTensors
+from accel_rl.agents import Agent, RolloutTensors
 from accel_rl.algos.replay import Priorities, Replay, ReplaySpec
 from accel_rl.envs import EnvSpec, make_env_factory
 from accel_rl.rollout import Rollout
@@ -25,13 +25,13 @@ T, B, SLOTS, GAMMA = 5, 3, 23, 0.9
 NAMES = [*PAIRS, "masked"]
 
 
-class Anything:
+class Anything(Agent):
     """An agent that takes random actions of a space, whatever it sees."""
 
     def __init__(self, spec: EnvSpec, seed: int) -> None:
         self.spec, self.rng = spec, np.random.default_rng(seed)
 
-    def act(self, observation: Any, uniform: Tensor, columns: slice) -> Any:
+    def act(self, observation: Any, uniform: Tensor, columns: slice, memory: Any = None) -> Any:
         mask = None
         if self.spec.mask is not None:
             mask = observation["action_mask"].numpy()

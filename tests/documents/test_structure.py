@@ -223,7 +223,7 @@ def test_pickles_are_between_a_process_and_its_own_workers_alone() -> None:
 
 def test_nothing_but_algorithms_asks_which_algorithm_there_is() -> None:
     """The config builds and describes it, so that one of the user's own lacks nothing."""
-    learners = r"\b(A2C|PPO|DQN|GA3C|ActorCritic|EpsilonGreedyAgent)(Config)?\b"
+    learners = r"\b(A2C|PPO|DQN|GA3C|ActorCritic|QAgent)(Config)?\b"
     asking = re.compile(rf"is(instance|subclass)\([^()]*{learners}|\bconfig\.algo (==|!=|in|not)")
     assert asking.search("isinstance(config.learner, PPOConfig | DQNConfig)")
     paths = [

@@ -15,7 +15,7 @@ from saved_runs import quiet
 from tiers import PROCESSES, SLOW, slow
 from torch import Tensor
 
-from accel_rl.agents import RecurrentAgent
+from accel_rl.agents import PolicyAgent
 from accel_rl.algos.actor_critic import evaluate
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.ga3c.learner import GA3C, GA3CConfig, Samples
@@ -35,7 +35,7 @@ GAMMA = 0.9
 COUNTING = partial(CountingEnv, max_episode_steps=12, truncation=0.4, life_interval=7)
 
 
-def make_agent(kind: str, is_told: bool) -> RecurrentAgent:
+def make_agent(kind: str, is_told: bool) -> PolicyAgent:
     torch.manual_seed(0)
     spec = MemorySpec(kind, PreviousInputs(CountingEnv.spec.action) if is_told else None)  # type: ignore[arg-type]
     model = make_recurrent_model("mlp", Leaf((3,), np.dtype(np.int64)), 4, memory=spec)
@@ -44,10 +44,10 @@ def make_agent(kind: str, is_told: bool) -> RecurrentAgent:
             if parameter.shape[1:] == (3,):
                 parameter[:, 0] = 0
                 assert "weight" in name
-    return RecurrentAgent(model)
+    return PolicyAgent(model)
 
 
-def played(agent: RecurrentAgent, is_told: bool) -> list[Segment]:
+def played(agent: PolicyAgent, is_told: bool) -> list[Segment]:
     """Segments of two agents with two environments each, with parameters that stay."""
     flat = FlatParameters(agent.model)
     exchange = VersionExchange(flat, Versions(flat.parameter, GA3CConfig().rule, None))
@@ -110,7 +110,7 @@ def test_segments_begin_with_the_state_of_an_episode_gone_through_by_hand(kind, 
     assert num_begun_later > 3 and num_cut_off > 3  # how many depends on the agents' speed
 
 
-def samples_of(segments: list[Segment], agent: RecurrentAgent) -> Samples:
+def samples_of(segments: list[Segment], agent: PolicyAgent) -> Samples:
     sequences, place = line_up(segments, agent.model)
     fields = {
         name: torch.from_numpy(np.concatenate([getattr(each, name) for each in segments]))

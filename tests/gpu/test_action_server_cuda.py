@@ -10,7 +10,7 @@ import pytest
 import torch
 from space_envs import PAIRS, SpaceEnv
 
-from accel_rl.agents import PolicyAgent, RecurrentAgent, RolloutTensors
+from accel_rl.agents import Agent, PolicyAgent, RolloutTensors
 from accel_rl.algos import A2C, A2CConfig
 from accel_rl.algos.replay import Replay, ReplaySpec
 from accel_rl.envs import make_env_factory, probe_spec
@@ -25,11 +25,11 @@ pytestmark = [
 ]
 
 
-def make_agent(device: torch.device, lstm: bool = False) -> PolicyAgent | RecurrentAgent:
+def make_agent(device: torch.device, lstm: bool = False) -> PolicyAgent:
     torch.manual_seed(0)
     shapes = Leaf((10, 5), np.dtype(np.float32)), 3
     if lstm:
-        return RecurrentAgent(make_recurrent_model("mlp", *shapes).to(device))
+        return PolicyAgent(make_recurrent_model("mlp", *shapes).to(device))
     return PolicyAgent(make_model("mlp", *shapes).to(device))
 
 
@@ -142,14 +142,16 @@ def test_shared_memory_is_registered_until_the_server_closes() -> None:
         assert not observation.is_pinned()
 
 
-class AnyAgent:
+class Numbers(Agent):
     """Actions of any space that follow from the uniforms."""
 
     def __init__(self, space: Space) -> None:
         self.space = space
         self.given: list[Any] = []
 
-    def act(self, observation: Any, uniform: torch.Tensor, columns: slice) -> Any:
+    def act(
+        self, observation: Any, uniform: torch.Tensor, columns: slice, memory: Any = None
+    ) -> Any:
         self.given.append(copied(observation))
         drawn = [
             random_values(self.space, np.random.default_rng(int(u * 2**53)), 1)
@@ -185,7 +187,7 @@ def test_rollouts_of_any_space_on_the_device_equal_those_on_the_cpu(
     config = SamplerConfig(num_envs=6, horizon=7, num_groups=2, reset_policy=reset_policy)
     found = []
     for device in ("cpu", "cuda"):
-        agent: Any = AnyAgent(space)
+        agent: Any = Numbers(space)
         rollouts = []
         with (
             SerialSampler(factory, config=config, seed=1) as sampler,

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from accel_rl.agents import AnyRecurrentAgent, EpsilonGreedyAgent, RolloutTensors
+from accel_rl.agents import QAgent, RolloutTensors
 from accel_rl.algos import A2CConfig, DQNConfig, LearnerConfig, Network, PPOConfig, PQNConfig, Task
 from accel_rl.capture import Capture
 from accel_rl.envs import EnvSpec
+from accel_rl.models import one_step
 from accel_rl.parallel import AllReduce, FlatParameters, Group, Local
 from accel_rl.spaces import Leaf, discrete
 
@@ -96,9 +97,9 @@ class Run:
         self.exchange = Local(*given, capture) if group is None else AllReduce(*given, group)
         self.learner = config.make_learner(self.agent, self.exchange, Task(IMAGES, B, T, seed=0))
         self.device, self.dtype = device, dtype
-        if isinstance(self.agent, EpsilonGreedyAgent) and self.agent.support is not None:
+        if isinstance(self.agent, QAgent) and self.agent.support is not None:
             self.agent.support = self.agent.support.to(dtype)
-        if isinstance(self.agent, AnyRecurrentAgent):
+        if self.agent.remembers:
             shape = T + 1, B, self.agent.model.state_size
             states = torch.randn(shape, generator=torch.Generator().manual_seed(0))
             self.states = states.to(device, dtype)
@@ -110,14 +111,15 @@ class Run:
     def act(self, batch: RolloutTensors, seed: int) -> Tensor:
         g = torch.Generator().manual_seed(seed)
         uniform = torch.rand(B, dtype=torch.float64, generator=g).to(self.device)
-        if isinstance(self.agent, AnyRecurrentAgent):
+        if self.agent.remembers:
             states = self._with_state(batch).recurrent_state
             assert states is not None
-            return self.agent.act(batch.observation[0], uniform, states[0], slice(0, B))[0]
+            memory = one_step(states[0], None)
+            return self.agent.act(batch.observation[0], uniform, slice(0, B), memory)[0]
         return self.agent.act(batch.observation[0], uniform, slice(0, B))
 
     def _with_state(self, batch: RolloutTensors) -> RolloutTensors:
-        if not isinstance(self.agent, AnyRecurrentAgent):
+        if not self.agent.remembers:
             return batch
         return batch._replace(recurrent_state=self.states)
 

@@ -16,12 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from accel_rl.agents import (
-    EpsilonGreedyAgent,
-    PolicyAgent,
-    RecurrentEpsilonGreedyAgent,
-    RolloutTensors,
-)
+from accel_rl.agents import PolicyAgent, QAgent, RolloutTensors
 from accel_rl.algos import A2C, DQN, PPO, PQN, A2CConfig, DQNConfig, PPOConfig, PQNConfig, Task
 from accel_rl.algos.replay import ReplaySpec, SequenceSpec
 from accel_rl.envs import EnvSpec
@@ -195,11 +190,11 @@ def q_learning(
     agent: Any
     sequences, batches = None, rollouts(rank, size) * 2
     if length is None:
-        agent = EpsilonGreedyAgent(QNetwork(num_atoms).double(), support, torch.tensor([0.5]))
+        agent = QAgent(QNetwork(num_atoms).double(), support, torch.tensor([0.5]))
     else:
         layers, stream = nn.Sequential(nn.Linear(3, 7), nn.Tanh()), partial(nn.Linear, 5)
         network = RecurrentQNetwork(layers, 7, 5, stream, NUM_ACTIONS, num_atoms, True).double()
-        agent = RecurrentEpsilonGreedyAgent(network, support, torch.tensor([0.5]))
+        agent = QAgent(network, support, torch.tensor([0.5]))
         sequences = SequenceSpec(burn_in=2, length=2, state_size=10)
         state = torch.randn(T + 1, B, 10, generator=torch.Generator().manual_seed(2))
         own = state[:, rank * B // size : (rank + 1) * B // size]
@@ -236,7 +231,7 @@ def q_learning(
 def pqn(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
     config = PQNConfig(minibatch_size=T * B, epochs=4, max_gradient_norm=0.05, lr=0.01, **MEASURED)
     model = QNetwork(num_atoms=1).double()
-    agent = EpsilonGreedyAgent(model, None, torch.tensor([0.5]))
+    agent = QAgent(model, None, torch.tensor([0.5]))
     learner = PQN(agent, config, exchange_of(model, config), seed=rank)
     return train(learner, rollouts(rank, size))
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from accel_rl.agents import RecurrentAgent, RolloutTensors
+from accel_rl.agents import PolicyAgent, RolloutTensors
 from accel_rl.models import MemorySpec, PreviousInputs, RecurrentModel, make_recurrent_model
 from accel_rl.models.lstm import LSTM
 from accel_rl.models.policy_value import SharedNetwork
@@ -34,7 +34,7 @@ class SmallShared(SharedNetwork):
         return x
 
 
-def make_agent(*, is_shared: bool = False, is_told: bool = False) -> RecurrentAgent:
+def make_agent(*, is_shared: bool = False, is_told: bool = False) -> PolicyAgent:
     """Its weights are large enough for actions to tell what is remembered."""
     torch.manual_seed(0)
     memory = MemorySpec("lstm", PreviousInputs(discrete(4)) if is_told else None)
@@ -45,7 +45,7 @@ def make_agent(*, is_shared: bool = False, is_told: bool = False) -> RecurrentAg
         model = SharedRecurrentModel(SmallShared(), memory)
     for name, parameter in model.named_parameters():
         parameter.data.mul_(100 if name == "policy.output.weight" else 3)  # it begins with 0.01
-    return RecurrentAgent(model)
+    return PolicyAgent(model)
 
 
 def config(reset_policy: Policy = "immediate", **options: Any) -> SamplerConfig:
@@ -58,7 +58,7 @@ def copies(batch: RolloutTensors) -> RolloutTensors:
 
 
 def collect(
-    sampler: Any, number: int = 6, agent: RecurrentAgent | None = None
+    sampler: Any, number: int = 6, agent: PolicyAgent | None = None
 ) -> list[RolloutTensors]:
     server, batches = ActionServer(agent or make_agent(), sampler, CPU), []
     with sampler:

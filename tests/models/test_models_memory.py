@@ -9,7 +9,7 @@ from recurrent_play import CPU, B, Policy, T, config, copies
 from torch import Tensor
 from toy_envs import ToyEnv
 
-from accel_rl.agents import RecurrentAgent, RecurrentEpsilonGreedyAgent
+from accel_rl.agents import PolicyAgent, QAgent
 from accel_rl.models import (
     MemorySpec,
     PreviousInputs,
@@ -166,11 +166,11 @@ def make_agent(kind: str = "policy", memory: Any = "lstm") -> Any:
         model = make_recurrent_model("mlp", *shapes, CPU, spec)
         for name, parameter in model.named_parameters():
             parameter.data.mul_(100 if name == "policy.output.weight" else 3)
-        return RecurrentAgent(model)
+        return PolicyAgent(model)
     q_model = make_recurrent_q_model("mlp", *shapes, 1, False, CPU, spec)
     for parameter in q_model.parameters():
         parameter.data.mul_(3)
-    return RecurrentEpsilonGreedyAgent(q_model, None, torch.tensor([0.3]))
+    return QAgent(q_model, None, torch.tensor([0.3]))
 
 
 @pytest.mark.parametrize(
@@ -190,13 +190,11 @@ def test_each_step_is_told_the_action_and_reward_before_it_and_zeros_at_first(
         for number in range(7):
             sampler.collect(server)
             if number == 3:  # as evaluations do; what it has seen is known all the same
-                server._states.finish = lambda *_: None  # type: ignore[union-attr,method-assign,assignment]
                 rollout = sampler.rollout
                 fields = (rollout.observation, rollout.action, rollout.reward, rollout.valid)
                 seen, action, reward, valid = (torch.from_numpy(each.copy()) for each in fields)
                 ended = torch.from_numpy(rollout.terminated | rollout.truncated)
                 kept = None
-                del server._states.finish  # type: ignore[union-attr]
             else:
                 batch = copies(server.finish())
                 seen, action, reward, valid = batch[0], batch[1], batch[2], batch[5]

@@ -9,8 +9,14 @@ from recurrent_play import CPU, B, T, config, copies, plain_steps
 from torch import Tensor
 from toy_envs import ToyEnv
 
-from accel_rl.agents import RecurrentEpsilonGreedyAgent, RecurrentStates, epsilon_greedy
-from accel_rl.models import RecurrentQModel, Sequences, make_q_model, make_recurrent_q_model
+from accel_rl.agents import QAgent, RecurrentStates, epsilon_greedy
+from accel_rl.models import (
+    RecurrentModel,
+    Sequences,
+    make_q_model,
+    make_recurrent_q_model,
+    one_step,
+)
 from accel_rl.samplers import ActionServer, SerialSampler
 from accel_rl.spaces import Leaf
 
@@ -119,9 +125,9 @@ def test_gradient_of_two_streams_is_scaled_where_they_meet_the_memory() -> None:
     torch.testing.assert_close(scaled, y.grad * 0.5**0.5)  # type: ignore[operator]
 
 
-def make_agent(epsilon: Any = 0.3, model: RecurrentQModel | None = None) -> Any:
+def make_agent(epsilon: Any = 0.3, model: RecurrentModel | None = None) -> Any:
     given = torch.as_tensor(epsilon).view(-1)
-    return RecurrentEpsilonGreedyAgent(model or make_model(), None, given)
+    return QAgent(model or make_model(), None, given)
 
 
 @pytest.mark.parametrize("num_groups", [1, 2])
@@ -176,7 +182,7 @@ def test_masked_actions_are_never_taken_and_the_best_of_the_others_is() -> None:
     state = torch.randn(200, agent.model.state_size, generator=g)
     uniform = torch.rand(200, dtype=torch.float64, generator=g)
     masked = {"observation": seen, "action_mask": mask}
-    action, after = agent.act(masked, uniform, state, slice(0, 200))
+    action, after = agent.act(masked, uniform, slice(0, 200), one_step(state, None))
     value, expected = agent.model(seen, Sequences(state, torch.zeros(1, 200, dtype=torch.bool)))
     epsilon = torch.full((200,), 0.5)
     assert torch.equal(action, epsilon_greedy(value.squeeze(2), uniform, epsilon, mask))
@@ -189,10 +195,10 @@ def test_agents_of_evaluations_have_their_own_epsilon_and_the_same_network() -> 
     seen, state = torch.randint(3, (64, 3)), torch.randn(64, agent.model.state_size)
     uniform = torch.linspace(0, 0.99, 64, dtype=torch.float64)
     value, _ = agent.model(seen, Sequences(state, torch.zeros(1, 64, dtype=torch.bool)))
-    action, _ = agent.greedy().act(seen, uniform, state, slice(0, 64))
+    action, _ = agent.greedy().act(seen, uniform, slice(0, 64), one_step(state, None))
     assert torch.equal(action, value.squeeze(2).argmax(1))
     other = agent.evaluating(0.25)
-    assert type(other) is RecurrentEpsilonGreedyAgent and other.model is agent.model
+    assert type(other) is QAgent and other.model is agent.model
     assert other.epsilon.item() == 0.25 and agent.epsilon.item() == 1.0
     other.follow(agent)
     assert other.epsilon is agent.epsilon

@@ -14,7 +14,7 @@ from tiers import PROCESSES
 from torch import Tensor, nn
 from toy_envs import ToyEnv
 
-from accel_rl.agents import PolicyAgent, RecurrentAgent, RolloutTensors
+from accel_rl.agents import PolicyAgent, RolloutTensors
 from accel_rl.envs import make_env_factory
 from accel_rl.models import PolicyValue, PolicyValueModel, make_model, make_recurrent_model
 from accel_rl.samplers import (
@@ -38,7 +38,7 @@ class RecordingAgent(PolicyAgent):
         self.given: list[Tensor] = []
         self.copies: list[tuple[Tensor, Tensor]] = []
 
-    def act(self, observation: Tensor, uniform: Tensor, columns: slice) -> Tensor:
+    def act(self, observation: Any, uniform: Tensor, columns: slice, memory: Any = None) -> Any:
         self.given.append(observation)
         self.copies.append((observation.clone(), uniform.clone()))
         return super().act(observation, uniform, columns)
@@ -160,9 +160,9 @@ def faked_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "check_error", lambda error: None)
 
 
-def recurrent_agent() -> RecurrentAgent:
+def recurrent_agent() -> PolicyAgent:
     torch.manual_seed(0)
-    return RecurrentAgent(make_recurrent_model("mlp", Leaf((3,), np.dtype(np.int64)), 4))
+    return PolicyAgent(make_recurrent_model("mlp", Leaf((3,), np.dtype(np.int64)), 4))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from space_envs import PAIRS, MaskedEnv, SpaceEnv
 from tiers import processes
 from torch import Tensor, nn
 
-from accel_rl.agents import EpsilonGreedyAgent, PolicyAgent
+from accel_rl.agents import Agent, PolicyAgent, QAgent
 from accel_rl.algos import Network
 from accel_rl.envs import make_env_factory, probe_spec
 from accel_rl.ga3c.learner import GA3CConfig
@@ -23,13 +23,13 @@ CPU = torch.device("cpu")
 CONFIG = SamplerConfig(num_envs=6, horizon=12, num_groups=2, num_workers=1)
 
 
-class TreeAgent:
+class TreeAgent(Agent):
     """Actions of any space, zero or as near as the bounds allow."""
 
     def __init__(self, space: Any, device: torch.device = CPU) -> None:
         self.space, self.device = space, device
 
-    def act(self, observation: Any, uniform: Tensor, columns: slice) -> Any:
+    def act(self, observation: Any, uniform: Tensor, columns: slice, memory: Any = None) -> Any:
         return self.make(self.space, len(uniform))
 
     def make(self, space: Any, n: int) -> Any:
@@ -103,8 +103,8 @@ class Q(nn.Module):
 AGENTS: dict[str, Any] = {
     "categorical": lambda: PolicyAgent(Scores()),
     "greedy": lambda: PolicyAgent(Scores(), is_greedy=True),
-    "epsilon": lambda: EpsilonGreedyAgent(Q(), None, torch.tensor([0.5])),
-    "epsilon 0": lambda: EpsilonGreedyAgent(Q(), None, torch.tensor([0.0])),
+    "epsilon": lambda: QAgent(Q(), None, torch.tensor([0.5])),
+    "epsilon 0": lambda: QAgent(Q(), None, torch.tensor([0.0])),
 }
 
 

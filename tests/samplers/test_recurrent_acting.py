@@ -8,7 +8,7 @@ from tiers import PROCESSES, slow
 from toy_envs import ToyEnv
 
 from accel_rl.agents import PolicyAgent, RecurrentStates
-from accel_rl.models import Sequences, make_model
+from accel_rl.models import Sequences, make_model, one_step
 from accel_rl.samplers import ActionServer, ParallelSampler, SerialSampler
 from accel_rl.spaces import Leaf
 from accel_rl.tools.policy import SavedPolicy
@@ -141,8 +141,9 @@ def test_greedy_agent_takes_the_most_probable_action_and_remembers_likewise() ->
     rows = torch.zeros(1, 64, dtype=torch.bool)
     with torch.no_grad():
         best = agent.evaluate(observation, Sequences(state, rows)).logits.argmax(1)
-    drawn, after = agent.act(observation, uniform, state)
-    greedy, after_greedy = agent.greedy().act(observation, uniform, state)
+    given = observation, uniform, slice(0, 64), one_step(state, None)
+    drawn, after = agent.act(*given)
+    greedy, after_greedy = agent.greedy().act(*given)
     assert torch.equal(greedy, best)
     assert not torch.equal(drawn, best)
     assert torch.equal(after, after_greedy)

@@ -13,9 +13,9 @@ from tiers import processes, slow_processes
 from toy_envs import ScriptedEnv, SlowEnv, ToyEnv
 
 from accel_rl.samplers import (
-    Acted,
     ParallelSampler,
     PolicyInput,
+    PolicyOutput,
     RolloutSampler,
     SamplerConfig,
     SamplerError,
@@ -168,10 +168,12 @@ def test_a_step_that_was_sent_when_ctrl_c_came_is_not_forgotten(kind, monkeypatc
 
 @KINDS
 def test_extras_of_the_policy_are_in_the_rollout(kind: str) -> None:
-    def policy(step: PolicyInput) -> Acted:
+    def policy(step: PolicyInput) -> PolicyOutput:
         values = torch.from_numpy(step.uniform).float().requires_grad_()
         state = np.stack([step.observation[:, 0], np.full(len(values), step.t)], axis=1)
-        return Acted(torch.zeros(len(values), dtype=torch.int64), {"value": values, "state": state})
+        return PolicyOutput(
+            torch.zeros(len(values), dtype=torch.int64), {"value": values, "state": state}
+        )
 
     with make(kind) as sampler:
         for _ in range(2):
@@ -192,7 +194,9 @@ def without(step: PolicyInput) -> Any:
 
 def giving(*names: str, of: Any = None) -> Any:
     """A policy that gives extras of these names, each ``of`` or the uniforms."""
-    return lambda step: Acted(zeros(step), dict.fromkeys(names, step.uniform if of is None else of))
+    return lambda step: PolicyOutput(
+        zeros(step), dict.fromkeys(names, step.uniform if of is None else of)
+    )
 
 
 @pytest.mark.parametrize(

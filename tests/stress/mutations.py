@@ -316,7 +316,7 @@ mask_skipped agents/masks.py algos/test_algos_dqn.py algos/test_masked_learners.
 - masked_fill(mask == 0,
 + masked_fill(mask != mask,
 
-eps_greedy_reversed agents/epsilon_greedy.py algos/test_algos_dqn.py
+eps_greedy_reversed agents/q.py algos/test_algos_dqn.py
 - torch.where(uniform < epsilon, any_action, q_value.argmax(1))
 + torch.where(uniform >= epsilon, any_action, q_value.argmax(1))
 
@@ -627,8 +627,8 @@ larger_slices_not_dealt_round samplers/layout.py samplers/test_samplers_pool.py
 - (places - g * num_larger) % slices < num_larger
 + places < num_larger
 
-last_reward_not_told samplers/action_server.py models/test_models_memory.py
-- self._states.finish(batch.reward[-1])
+last_reward_not_told samplers/actors.py models/test_models_memory.py
+- self._states.finish(reward)
 + self._states.finish(None)
 
 waiting_counts_as_step samplers/steppers.py samplers/test_samplers_episodes.py samplers

@@ -20,7 +20,7 @@ from run_files import rows_of
 from saved_runs import trained
 
 from accel_rl.__main__ import main
-from accel_rl.agents import AnyAgent, PolicyAgent, RolloutTensors
+from accel_rl.agents import Agent, PolicyAgent, RolloutTensors
 from accel_rl.algos import ActorCriticConfig, LearnerConfig, Task, Update
 from accel_rl.algos.actor_critic import bootstrap_values, evaluate, returns_and_advantages
 from accel_rl.algos.behaviour import Behaviour
@@ -56,7 +56,7 @@ class RatioConfig(ActorCriticConfig):
     most: int = 2
     """limit of the ratio"""
 
-    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> Ratio:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> Ratio:
         assert isinstance(agent, PolicyAgent)
         return Ratio(agent, self, exchange)
 
@@ -213,21 +213,21 @@ def no_rule() -> TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class StatelessConfig(RatioConfig):
-    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> Ratio:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> Ratio:
         learner = super().make_learner(agent, exchange, task)
         return SimpleNamespace(**{**vars(learner), "update": learner.update})  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EagerConfig(RatioConfig):
-    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> Ratio:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> Ratio:
         learner = super().make_learner(agent, exchange, task)
         learner.update = lambda batch: {}  # type: ignore[assignment, misc]
         return learner
 
 
 class UnnamedConfig(RatioConfig):
-    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> Ratio:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> Ratio:
         learner = super().make_learner(agent, exchange, task)
         learner.metric_names = ("mean_ratio", *learner._update.names)
         return learner

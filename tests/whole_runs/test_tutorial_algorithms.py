@@ -18,7 +18,7 @@ from run_files import rows_of
 from saved_runs import quiet, undrawn
 from torch import Tensor
 
-from accel_rl.agents import AnyAgent, RolloutTensors
+from accel_rl.agents import Agent, RolloutTensors
 from accel_rl.algos import DQN, PPO, DQNConfig, Network, PPOConfig, Task
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
@@ -185,7 +185,7 @@ class PlainPPO(PPOConfig):
     penalty_coefficient: float = 0.0
     """Nothing."""
 
-    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> PPO:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> PPO:
         return super().make_learner(agent, exchange, task)
 
 
@@ -196,7 +196,7 @@ class PlainDQN(DQNConfig):
     conservative_coefficient: float = 0.0
     """Nothing."""
 
-    def make_learner(self, agent: AnyAgent, exchange: Exchange, task: Task) -> DQN:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> DQN:
         return super().make_learner(agent, exchange, task)
 
 

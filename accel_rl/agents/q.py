@@ -1,0 +1,117 @@
+"""The agent of Q-learning: the action of the largest value, now and then a random one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accel_rl.agents.agent import Agent
+from accel_rl.agents.masks import masked, split_mask
+from accel_rl.capture import EAGER, Capture
+from accel_rl.models import RecurrentModel, Sequences
+from accel_rl.models.recurrent import run
+
+
+class QAgent(Agent):
+    """The agent of Q-learning: the action of largest value, or now and then a random one.
+
+    If observations have a leaf ``action_mask``, it takes only actions that the mask allows.
+
+    Args:
+        model: the network, which computes values of actions: a `QModel`, or a `RecurrentModel` that
+            gives the same.
+        support: values of the atoms, ``[K]``, of a network that computes logits of atoms. None: the
+            network computes values.
+        epsilon: probability of a random action: ``[B]``, one for each environment, or ``[1]``, one
+            for all. The learner replaces it.
+        capture: how acting and learning are compiled, or recorded as CUDA graphs.
+    """
+
+    epsilon: Tensor
+
+    def __init__(
+        self, model: Any, support: Tensor | None, epsilon: Tensor, capture: Capture = EAGER
+    ) -> None:
+        self.model = model
+        self.support = support
+        self.epsilon = epsilon
+        self.capture = capture
+        self._choose = capture(_choose)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the network has a memory."""
+        return isinstance(self.model, RecurrentModel)
+
+    @torch.inference_mode()
+    def act(
+        self, observation: Any, uniform: Tensor, columns: slice, memory: Sequences | None = None
+    ) -> Any:
+        """Choose actions, see `Agent.act`."""
+        epsilon = self.epsilon[columns] if len(self.epsilon) > 1 else self.epsilon
+        action, after = self._choose(self, observation, uniform, epsilon, memory)
+        return action if memory is None else (action, after)
+
+    def q_values(self, output: Tensor) -> Tensor:
+        """Return the values of all actions.
+
+        Args:
+            output: output of the network, ``[N, A, K]``.
+
+        Returns:
+            Values ``[N, A]``.
+        """
+        if self.support is None:
+            return output.squeeze(2)
+        return output.softmax(2) @ self.support
+
+    def evaluating(self, epsilon: float) -> QAgent:
+        """Return an agent with the same network and another epsilon, for evaluation.
+
+        Args:
+            epsilon: probability of a random action.
+        """
+        given = torch.full_like(self.epsilon[:1], epsilon)
+        return QAgent(self.model, self.support, given, self.capture)
+
+    def greedy(self) -> QAgent:
+        """Return an agent with the same network that always takes the action of largest value."""
+        return self.evaluating(0.0)
+
+
+def _choose(
+    agent: QAgent, observation: Any, uniform: Tensor, epsilon: Tensor, memory: Sequences | None
+) -> tuple[Tensor, Tensor | None]:
+    observation, mask = split_mask(observation)
+    output, after = run(agent.model, observation, memory)
+    return epsilon_greedy(agent.q_values(output), uniform, epsilon, mask), after
+
+
+def epsilon_greedy(
+    q_value: Tensor, uniform: Tensor, epsilon: Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """Return the action of largest value where ``uniform >= epsilon``, and elsewhere a random one.
+
+    Each allowed action, the best one too, is equally likely to be the random one. It is chosen by
+    ``uniform / epsilon``, which is again uniform in [0, 1).
+
+    Args:
+        q_value: values of the actions, ``[N, A]``.
+        uniform: ``[N]`` random numbers in [0, 1).
+        epsilon: probability of a random action, ``[N]`` or ``[1]``.
+        mask: ``[N, A]``, not 0 for allowed actions. None: all are allowed.
+
+    Returns:
+        Actions ``[N]`` int64.
+    """
+    num_actions = q_value.shape[1]
+    if mask is None:
+        any_action = (uniform / epsilon * num_actions).long().clamp_(0, num_actions - 1)
+        return torch.where(uniform < epsilon, any_action, q_value.argmax(1))
+    is_allowed = mask != 0
+    count = is_allowed.sum(1)
+    number = (uniform / epsilon * count).long().clamp_(min=0).minimum(count - 1)
+    any_action = (is_allowed.cumsum(1) > number.unsqueeze(1)).int().argmax(1)
+    return torch.where(uniform < epsilon, any_action, masked(q_value, mask).argmax(1))

@@ -1,0 +1,134 @@
+"""How an agent acts for an `ActionServer`, and what it leaves in the rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from accel_rl.agents import Agent, Drawn, RecurrentStates
+from accel_rl.samplers.base import PolicyInput, PolicyOutput
+
+
+class Reader(Protocol):
+    """Gives what comes with the observations of a step, on the agent's device."""
+
+    def read_begins(self, step: PolicyInput) -> Tensor:
+        """Return where episodes begin, ``[n]`` bool."""
+        ...
+
+    def read_reward(self, step: PolicyInput) -> Tensor:
+        """Return the rewards of the step before, ``[n]`` float32."""
+        ...
+
+
+class Actor:
+    """Chooses actions by an agent without a memory.
+
+    Attributes:
+        choose: the method of the agent that chooses actions, or `Drawn` ones.
+    """
+
+    def __init__(self, agent: Any) -> None:
+        self.choose: Any = agent.act_with_log_prob if agent.tells_log_prob else agent.act
+
+    def prepare(self, step: PolicyInput) -> Hashable:
+        """Do the host's part of a step. Return what says which of several graphs this one is."""
+        return None
+
+    def act(
+        self, observation: Any, uniform: Tensor, step: PolicyInput, reader: Reader
+    ) -> PolicyOutput:
+        """Return actions, and what is kept of the step: tensors ``[n, ...]``."""
+        return _output(self.choose(observation, uniform, step.columns))
+
+    def finish(self, reward: Tensor) -> dict[str, Any]:
+        """Return what a complete rollout has beside that, by field of `RolloutTensors`.
+
+        Args:
+            reward: ``[B]``, of the last step.
+        """
+        return {}
+
+    def get_state(self) -> Tensor | None:
+        """Return the recurrent states between two rollouts; None: there are none."""
+        return None
+
+    def set_state(self, state: Tensor) -> None:
+        """Continue with the recurrent states of another actor."""
+
+
+class Remembering(Actor):
+    """Chooses actions by an agent with a memory, and leaves its states in the rollout."""
+
+    def __init__(
+        self, agent: Agent, horizon: int, num_envs: int, device: torch.device, keeps_rollout: bool
+    ) -> None:
+        super().__init__(agent)
+        sizes = horizon, num_envs, device
+        self._states = RecurrentStates(agent, *sizes, keeps_rollout=keeps_rollout)
+        self._has_acted = False  # so that the sampler's last rewards are those of this server
+        self._takes_reward = False  # of the step before, in the step that is acted in
+
+    def prepare(self, step: PolicyInput) -> Hashable:
+        """Return whether the step takes the reward of the one before."""
+        if self._states.needs_reward:
+            self._takes_reward = self._has_acted or step.t > 0  # before, only a state has it
+        self._has_acted |= step.t > 0
+        return self._takes_reward
+
+    def act(
+        self, observation: Any, uniform: Tensor, step: PolicyInput, reader: Reader
+    ) -> PolicyOutput:
+        """Return actions, and keep the states after them."""
+        self._states.choose = self.choose
+        reward = reader.read_reward(step) if self._takes_reward else None
+        begins = reader.read_begins(step)
+        given = observation, uniform, step.t, step.columns, begins, reward
+        return _output(self._states.act(*given))
+
+    def finish(self, reward: Tensor) -> dict[str, Any]:
+        """Return the states of a complete rollout."""
+        self._has_acted = True
+        state, previous = self._states.finish(reward)
+        return {"recurrent_state": state, "previous": previous}
+
+    def get_state(self) -> Tensor:
+        """Return the recurrent states between two rollouts."""
+        return self._states.get_state()
+
+    def set_state(self, state: Tensor) -> None:
+        """Continue with the recurrent states of another actor."""
+        self._states.set_state(state)
+
+
+class Kept:
+    """A tensor of each step of a rollout, ``[T, B, ...]``, as the first one says.
+
+    Args:
+        horizon: steps of a rollout.
+        num_envs: number of environments.
+        first: of some environments, ``[n, ...]``.
+        keeps_rollout: the tensors that `finish` returns stay valid until the next `finish`.
+    """
+
+    def __init__(self, horizon: int, num_envs: int, first: Tensor, *, keeps_rollout: bool) -> None:
+        self._rows = first.new_zeros(horizon, num_envs, *first.shape[1:])
+        self._before = torch.zeros_like(self._rows) if keeps_rollout else self._rows
+
+    def keep(self, values: Tensor, t: int, columns: slice) -> None:
+        """Keep the values of one step."""
+        self._rows[t, columns] = values
+
+    def finish(self) -> Tensor:
+        """Return those of a complete rollout."""
+        self._rows, self._before = self._before, self._rows
+        return self._before
+
+
+def _output(chosen: Any) -> PolicyOutput:
+    if isinstance(chosen, Drawn):
+        return PolicyOutput(chosen.action, {"log_prob": chosen.log_prob})
+    return PolicyOutput(chosen, {})

@@ -1,8 +1,8 @@
 """Checkpoints: what a run has learned so far, in files that are whole or absent.
 
 ``checkpoints/steps_000001000000.pt`` is a ``torch.save`` of tensors and plain values, so that
-loading one never executes a pickle: ``torch.load(path, weights_only=True)``. A seal at its end
-shows damage (`accel_rl.runs.archive`). It is a dict:
+loading one never executes a pickle: ``torch.load(path, weights_only=True)``. It is a ZIP file,
+whose checksums are compared before anything of it is used. It holds a dict:
 
 - ``format``: `FORMAT`.
 - ``counts``: `COUNTS`.
@@ -24,17 +24,18 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
 from accel_rl.parallel import FlatParameters, TeamError
-from accel_rl.runs.archive import DamagedError, leaves, read_archive, write_archive
-from accel_rl.runs.files import write_whole
+from accel_rl.runs.files import open_regular, write_whole
 
 FORMAT = 5
 """raised when what a checkpoint holds changes"""
@@ -42,6 +43,10 @@ COUNTS = ("steps", "frames", "updates", "episodes", "training_seconds")
 _NAME = re.compile(r"steps_[0-9]{12,}\.pt")
 PART = ("algorithm", "sampler", "recurrent_state", "torch_rng")
 """what each learner has of its own"""
+
+
+class DamagedError(ValueError):
+    """A file is damaged, or no checkpoint at all."""
 
 
 def checkpoint_path(run_dir: Path, steps: int) -> Path:
@@ -92,8 +97,8 @@ def save_if_best(
         OSError: it could not be written; what was there before is untouched.
     """
     path, before = best_path(run_dir), -math.inf
-    with suppress(OSError, TypeError, ValueError):
-        before = float(load_checkpoint(path, ["score"]).get("score", before))
+    with suppress(Exception):
+        before = float(_load(path, is_checked=False).get("score", before))
     if score > before and bool(parameters.parameter.isfinite().all()):
         policy = {"learner": {"parameters": parameters.to_named(parameters.parameter)}}
         _write(path, {"counts": {"steps": steps}, "score": score, **policy, **others})
@@ -140,10 +145,10 @@ def _named_parts(run_dir: Path) -> set[Path] | None:
     named: set[Path] = set()
     for path in list_checkpoints(run_dir):
         try:
-            parts = load_checkpoint(path, ["parts"]).get("parts") or {}
+            parts = _load(path, is_checked=False).get("parts") or {}
         except FileNotFoundError:  # deleted just now, by the first learner
             continue
-        except (OSError, ValueError):
+        except Exception:  # one of the many of `_load`
             return None
         named |= {part_path(run_dir, steps, rank) for rank, steps in parts.items()}
     return named
@@ -162,8 +167,15 @@ def check_folder(run_dir: Path) -> None:
 def _write(path: Path, state: dict[str, Any]) -> None:
     check_folder(path.parent.parent)
     path.parent.mkdir(exist_ok=True)
-    sealed = {"format": FORMAT, **state}
-    write_whole(path, lambda file: write_archive(file, sealed), durable=True)
+    whole = {"format": FORMAT, **state}
+
+    def save(file: BinaryIO) -> None:
+        try:
+            torch.save(whole, file)
+        except RuntimeError as error:  # torch makes one of its own file format of a full disk
+            raise error.__context__ if isinstance(error.__context__, OSError) else error from None
+
+    write_whole(path, save, durable=True)
 
 
 def list_checkpoints(run_dir: Path) -> list[Path]:
@@ -182,7 +194,7 @@ def list_checkpoints(run_dir: Path) -> list[Path]:
     return sorted(folder / name for name in names if _NAME.fullmatch(name))
 
 
-def load_checkpoint(path: Path, names: Collection[str] | None = None) -> dict[str, Any]:
+def load_checkpoint(path: Path) -> dict[str, Any]:
     """Return what `save_checkpoint` wrote, its tensors on the CPU, after a check for damage.
 
     Tensors are the mapped file, so that a large replay takes no memory beside the copy that is
@@ -190,55 +202,93 @@ def load_checkpoint(path: Path, names: Collection[str] | None = None) -> dict[st
 
     Args:
         path: of a checkpoint, of a part of one, or of the best policy.
-        names: of the entries to return. Only their tensors are read from the disk. None: all.
-
-    Returns:
-        The entries.
 
     Raises:
-        DamagedError: the file is damaged, or is no checkpoint.
+        DamagedError: the file cannot be read, is damaged, or is no checkpoint. The message names
+            the next one that can be used.
         ValueError: the file is a checkpoint of another version of accel_rl.
-        OSError: the file cannot be read.
     """
-    state, is_sealed = read_archive(path, None if names is None else {"format", *names})
-    found = state.get("format")
-    if type(found) is not int:
-        raise DamagedError(f"{path} is not a checkpoint of accel_rl")
+    try:
+        state = _load(path, is_checked=True)
+        found = state["format"]
+    except Exception as error:  # the disk's, the ZIP reader's, or one of torch's many
+        if isinstance(error, OSError):
+            what = f"cannot be read: {error.strerror or error}"
+        else:
+            what = f"is not a checkpoint, or is damaged ({type(error).__name__})"
+        raise DamagedError(f"{path} {what}; {_remedy(path)}") from error
     if found != FORMAT:
         raise ValueError(
             f"{path} is a checkpoint of another version of accel_rl (format {found}, this one "
             f"reads {FORMAT}); use the version that the run's train.log names"
         )
-    if not is_sealed:
-        raise DamagedError(f"{path} is damaged: its end is missing")
     return state
 
 
-def check_learned(path: Path, state: Mapping[str, Any]) -> None:
-    """Check the entries ``counts`` and ``learner`` of what `load_checkpoint` returned.
+def _load(path: Path, *, is_checked: bool) -> dict[str, Any]:
+    """What the file at ``path`` holds; raises one of many errors.
 
-    Raises:
-        DamagedError: the number of steps or the parameters are missing, or a number is NaN.
+    ``is_checked``: every byte is read, to compare the checksums of all records.
     """
-    counts, learner = state.get("counts"), state.get("learner")
-    steps = counts.get("steps") if isinstance(counts, dict) else None
-    if type(steps) is not int or steps < 0:
-        raise DamagedError(f"{path} is damaged: it does not say after how many steps it was saved")
-    parameters = learner.get("parameters") if isinstance(learner, dict) else None
-    values = parameters.values() if isinstance(parameters, dict) else ()
-    if not values or not all(map(_is_parameter, values)):
-        raise DamagedError(f"{path} is damaged: it holds no parameters of a network")
-    if any(_has_nan(value) for value in leaves(learner)):
-        raise DamagedError(f"{path} is damaged: a number of the learner is NaN")
+    with open_regular(path) as file:
+        with zipfile.ZipFile(file) as archive:
+            for record in archive.infolist():
+                if record.compress_type != zipfile.ZIP_STORED:  # it may grow a thousandfold
+                    raise ValueError(f"{record.filename} is compressed")
+            if is_checked and (name := archive.testzip()) is not None:
+                raise ValueError(f"{name} was changed")
+        name = f"/dev/fd/{file.fileno()}"  # the same file, also where another has taken its name
+        with warnings.catch_warnings(action="ignore"):  # of tensors that are refused
+            state: dict[str, Any] = torch.load(
+                name if os.path.exists(name) else path,
+                map_location="cpu",
+                weights_only=True,
+                mmap=True,
+            )
+    if type(state) is not dict or not all(map(_is_plain, leaves(state))):
+        raise ValueError("it holds something else than plain values and tensors")
+    return state
 
 
-def _is_parameter(value: object) -> bool:
-    """Whether it is a tensor as `FlatParameters.to_named` makes them."""
-    return isinstance(value, Tensor) and value.is_floating_point() and not value.requires_grad
+def leaves(state: object) -> Iterator[object]:
+    """All that ``state`` holds, at any depth, but dicts, lists and tuples: their keys, too."""
+    seen: set[int] = set()
+    todo = [state]
+    while todo:
+        value = todo.pop()
+        if not isinstance(value, dict | list | tuple):
+            yield value
+        elif id(value) not in seen:  # it may hold itself
+            seen.add(id(value))
+            todo += [*value, *value.values()] if isinstance(value, dict) else value
 
 
-def _has_nan(value: object) -> bool:
-    return bool(torch.isnan(value).any()) if isinstance(value, Tensor) else value != value
+def _is_plain(value: object) -> bool:
+    """Whether ``value`` is of a type that checkpoints hold, and no larger than its memory."""
+    if not isinstance(value, Tensor):
+        return type(value) in (int, float, str, bytes, bool, type(None))
+    if type(value) is not Tensor or value.layout is not torch.strided or value.is_quantized:
+        return False
+    # Strides of 0 make a terabyte of one number.
+    is_whole = value.numel() * value.element_size() <= value.untyped_storage().nbytes()
+    return value.device.type == "cpu" and not value.is_nested and is_whole
+
+
+def _remedy(damaged: Path) -> str:
+    """What to do about a damaged checkpoint."""
+    run_dir = damaged.parent.parent
+    if damaged not in (best := best_path(run_dir), *(known := list_checkpoints(run_dir))):
+        return "delete it, and environments start new episodes"
+    for path in (*reversed(known), best):
+        with suppress(Exception):
+            if path != damaged and _load(path, is_checked=True)["format"] == FORMAT:
+                if path == best:
+                    return "give checkpoint=best for the policy; no run goes on from that"
+                return (
+                    f"give checkpoint={checkpoint_steps(path)}, or delete what was saved after "
+                    f"{path.name}, and resume goes on from that"
+                )
+    return "there is no other checkpoint that can be read, so begin a new run"
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,12 +15,7 @@ from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec, make_env_factory, probe_spec
 from accel_rl.envs.clipped import clip
 from accel_rl.parallel.flat import FlatParameters
-from accel_rl.runs.archive import DamagedError
 from accel_rl.runs.checkpoint import (
-    best_path,
-    check_learned,
-    checkpoint_steps,
-    list_checkpoints,
     load_checkpoint,
     taking_from,
 )
@@ -271,38 +265,10 @@ def load_agent(
     with own_torch_state():
         agent = config.learner.evaluating(agent_of(config, spec, device, env_index=env_index))
     is_packaged = checkpoint.name == PACKAGED_WEIGHTS
-    try:
-        if is_packaged:
-            state = unpack_weights(checkpoint, agent.model)
-            check_learned(checkpoint, state)
-        else:
-            state = _load_learned(checkpoint)
-    except OSError as error:
-        raise ValueError(f"{checkpoint} cannot be read: {error.strerror}") from error
-    except DamagedError as error:
-        remedy = "copy or download it again" if is_packaged else _name_another(checkpoint)
-        raise DamagedError(f"{error}; {remedy}") from error
+    state = unpack_weights(checkpoint, agent.model) if is_packaged else load_checkpoint(checkpoint)
     flat = FlatParameters(agent.model)
     with taking_from(checkpoint):
         flat.from_named_(flat.parameter, state["learner"]["parameters"])
-    set_normalizer(agent, state, device)
-    return agent.greedy() if greedy else agent, state["counts"]["steps"]
-
-
-def _load_learned(checkpoint: Path) -> dict[str, Any]:
-    """What a policy needs of a checkpoint. A replay in it is not read."""
-    state = load_checkpoint(checkpoint, ["counts", "learner", "normalizer"])
-    check_learned(checkpoint, state)
-    return state
-
-
-def _name_another(damaged: Path) -> str:
-    """What to do about a damaged checkpoint: which other one of the run can be loaded."""
-    run_dir = damaged.parent.parent
-    for path in [*reversed(list_checkpoints(run_dir)), best_path(run_dir)]:
-        if path != damaged:
-            with suppress(OSError, ValueError):
-                _load_learned(path)
-                which = "best" if path == best_path(run_dir) else checkpoint_steps(path)
-                return f"give checkpoint={which}, which is whole"
-    return "the run has no other checkpoint that can be read, so train it again"
+        set_normalizer(agent, state, device)
+        steps = int(state["counts"]["steps"])
+    return agent.greedy() if greedy else agent, steps

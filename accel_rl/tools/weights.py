@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from accel_rl.agents import Agent, normalizer_state
 from accel_rl.parallel.flat import plain_name
-from accel_rl.runs.archive import DamagedError
+from accel_rl.runs.checkpoint import DamagedError
 from accel_rl.runs.files import open_regular
 from accel_rl.system.extras import missing_package
 from accel_rl.system.functions import first_line
@@ -44,24 +44,23 @@ def unpack_weights(path: Path, model: nn.Module) -> dict[str, Any]:
             none and ``model`` has them.
 
     Raises:
-        DamagedError: the file is no safetensors file, or is damaged.
+        DamagedError: the file cannot be read, is no safetensors file, or is damaged.
         ValueError: safetensors is not installed, or the file is of another network.
-        OSError: the file cannot be read.
     """
     try:
         from safetensors import safe_open
     except ModuleNotFoundError as error:
         raise ValueError(missing_package(f"reading {path}", "hub", error)) from error
-    open_regular(path).close()  # a pipe would be waited for
     try:
+        open_regular(path).close()  # a pipe would be waited for
         with safe_open(path, "pt") as file:
-            steps = (file.metadata() or {}).get("steps", "")
+            steps = int((file.metadata() or {})["steps"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}
-    except OSError:
-        raise
-    except Exception as error:  # one of the reader's many
+    except Exception as error:  # the disk's, or one of the reader's many
+        is_read = not isinstance(error, OSError)
+        what = "is not a safetensors file, or is damaged" if is_read else "cannot be read"
         raise DamagedError(
-            f"{path} is not a safetensors file, or is damaged: {first_line(error)}"
+            f"{path} {what} ({first_line(error)}); copy or download it again"
         ) from error
     normalizer: dict[str, dict[str, Tensor]] = {"mean": {}, "scale": {}}
     for name in [name for name in tensors if name.startswith(_NORMALIZER)]:
@@ -72,7 +71,7 @@ def unpack_weights(path: Path, model: nn.Module) -> dict[str, Any]:
         plain_name(name): tensors[plain_name(name)] for name, _ in model.named_parameters()
     }
     return {
-        "counts": {"steps": int(steps) if steps.isdecimal() else None},
+        "counts": {"steps": steps},
         "learner": {"parameters": parameters},
         **({"normalizer": normalizer} if any(normalizer.values()) else {}),
     }

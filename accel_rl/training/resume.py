@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import math
 import platform
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from accel_rl.config import TrainConfig
 from accel_rl.options import format_value, list_options
 from accel_rl.parallel import ALONE, Ranks, Team
-from accel_rl.runs.archive import DamagedError
 from accel_rl.runs.checkpoint import (
-    COUNTS,
     PART,
     check_folder,
-    check_learned,
-    list_checkpoints,
     load_checkpoint,
     part_path,
     taking_from,
@@ -31,11 +24,9 @@ from accel_rl.runs.directory import hold, make_run_directory, run_place
 from accel_rl.runs.files import delete_unfinished
 from accel_rl.runs.saved import find_checkpoint, read_config
 from accel_rl.runs.yaml_file import is_own
-from accel_rl.samplers import SamplerState
 from accel_rl.system.states import decode_state
 from accel_rl.training.build import AnyRun
 from accel_rl.training.evaluation import lacks_last_evaluation
-from accel_rl.training.metrics import LearnerMetrics, Scores
 
 _CHANGEABLE = ("course", "engine", "watching")
 """kinds of options that say how long, where and how watched a run is, not what is learned"""
@@ -58,20 +49,19 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     before = read_config(run_dir, trust=config.trust)
     _refuse_changes(before, config)
     path = find_checkpoint(run_dir)
-    try:
-        saved = _without_foreign(config, run_dir, _load_whole(path))
-    except DamagedError as error:
-        raise DamagedError(f"{error}; {way_out(path)}") from error
-    steps = int(saved["counts"]["steps"])
+    saved = _without_foreign(config, run_dir, {**load_checkpoint(path), "path": path})
+    with taking_from(path):
+        steps = int(saved["counts"]["steps"])
+        is_same = saved["num_learners"] == ranks.size
+        others = range(1, ranks.size) if is_same else range(0)
+        parts = {rank: _part_of(saved, run_dir, rank) for rank in others}
     if steps >= config.planned_steps and not lacks_last_evaluation(run_dir, config):
         raise ValueError(
             f"resume={run_dir}: this run has taken {steps:,} steps, all that total_steps="
             f"{config.total_steps} asks for; to go on, give a larger total_steps"
         )
-    if saved["num_learners"] != ranks.size:
+    if not is_same:
         return _without_own(saved)
-    others = range(1, ranks.size)
-    parts = {rank: _part_of(saved, run_dir, rank) for rank in others}
     missing = [rank for rank in others if parts[rank] is None]
     # In step, all begin anew or none: a learner with a replay would make updates alone.
     if missing and config.parallel.sync == "all_reduce":
@@ -81,16 +71,7 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     own_part = parts[ranks.rank]
     if own_part is None:
         return _without_own(saved)
-    try:
-        part = load_checkpoint(own_part)
-        with taking_from(own_part):
-            _decode_sampler(part)
-    except OSError as error:
-        raise ValueError(f"{own_part} cannot be read: {error.strerror}") from error
-    except DamagedError as error:
-        text = f"{error}; delete it, and environments start new episodes"
-        raise DamagedError(text) from error
-    part = _without_foreign(config, run_dir, part)
+    part = _without_foreign(config, run_dir, load_checkpoint(own_part))
     return {**saved, **{name: part.get(name) for name in PART}}
 
 
@@ -99,74 +80,6 @@ def _without_foreign(config: TrainConfig, run_dir: Path, saved: dict[str, Any]) 
     if saved["sampler"] is None or config.trust or is_own(run_dir / "config.yaml"):
         return saved
     return {**saved, "sampler": None, "recurrent_state": None, "is_foreign": True}
-
-
-def way_out(damaged: Path) -> str:
-    """What to do about a damaged checkpoint, so that its run can go on."""
-    more = []
-    for path in reversed(list_checkpoints(damaged.parent.parent)):
-        if path == damaged:
-            continue
-        try:
-            _load_whole(path)
-        except ValueError:
-            more.append(str(path))
-            continue
-        also = f" and {', '.join(more)}, which cannot be read either" if more else ""
-        return f"delete it{also}, and the run goes on from {path.name}"
-    return f"there is no other{' that can be read' if more else ''}, so begin a new run"
-
-
-def _load_whole(path: Path) -> dict[str, Any]:
-    """A checkpoint that a run can go on from, and its ``path``.
-
-    Raises:
-        DamagedError: it is damaged, or an entry is missing or of another kind.
-        ValueError: it cannot be read.
-    """
-    try:
-        saved = load_checkpoint(path)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-    check_learned(path, saved)
-    with taking_from(path):
-        _try_out(saved)
-    return {**saved, "path": path}
-
-
-def _try_out(saved: Mapping[str, Any]) -> None:
-    """Raises one of many errors if an entry that is used later is missing or of another kind."""
-    counts = saved["counts"]
-    if not math.isfinite(sum(float(counts[name]) for name in COUNTS)):
-        raise TypeError("counts are not finite")
-    scores, metrics = Scores(), LearnerMetrics()
-    scores.set_state(saved["recorder"]["scores"])
-    scores.summary()
-    metrics.set_state(saved["recorder"]["learner_metrics"])
-    metrics.take()
-    torch.Generator().set_state(saved["torch_rng"])
-    evaluator = saved["evaluator"] or {"steps": 0, "number": 0}
-    parts = saved["parts"] or {}
-    numbers = [
-        saved["num_learners"],
-        evaluator["steps"],
-        evaluator["number"],
-        *parts,
-        *parts.values(),
-    ]
-    if not all(type(number) is int for number in numbers):
-        raise TypeError("num_learners, evaluator or parts are no integers")
-    dict(saved["algorithm"])
-    _decode_sampler(saved)
-
-
-def _decode_sampler(saved: Mapping[str, Any]) -> None:
-    if saved["sampler"] is None:
-        return
-    try:
-        SamplerState(**decode_state(saved["sampler"].numpy().tobytes()))
-    except ValueError as error:  # its advice is for programmers
-        raise TypeError("the state of the simulators") from error
 
 
 def _part_of(saved: Mapping[str, Any], run_dir: Path, rank: int) -> Path | None:
@@ -292,11 +205,8 @@ def begin(
     if saved is not None:
         if is_first and run.is_apart:
             team.add_steps(int(saved["counts"]["steps"]))
-        try:
-            with taking_from(saved["path"]):
-                run.set_state(saved)
-        except DamagedError as error:
-            raise DamagedError(f"{error}; {way_out(saved['path'])}") from error
+        with taking_from(saved["path"]):
+            run.set_state(saved)
         return place
     made = str(make_run_directory(config, datetime.now(), place)) if is_first else None
     run_dir = Path(team.share("run_dir", made))

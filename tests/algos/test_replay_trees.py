@@ -16,7 +16,7 @@ from accel_rl.agents import Agent, RolloutTensors
 from accel_rl.algos.replay import Priorities, Replay, ReplaySpec
 from accel_rl.envs import EnvSpec, make_env_factory
 from accel_rl.rollout import Rollout
-from accel_rl.runs.archive import read_archive, write_archive
+from accel_rl.runs.checkpoint import load_checkpoint, save_checkpoint
 from accel_rl.samplers import ActionServer, SamplerConfig, SerialSampler
 from accel_rl.spaces import Leaf, as_bytes, map_leaves, random_values, tensor_views
 
@@ -171,10 +171,8 @@ def test_replay_goes_on_from_a_checkpoint_of_it_to_the_bit(name: str, tmp_path: 
     with played.sampler, played.server:
         for _ in range(7):
             replay.append(played.rollout())
-        with (tmp_path / "saved").open("wb") as file:
-            write_archive(file, {"replay": replay.get_state()})
-        state, _ = read_archive(tmp_path / "saved")
-        other.set_state(state["replay"])
+        path = save_checkpoint(tmp_path, 1, {"replay": replay.get_state()}, num_kept=1)
+        other.set_state(load_checkpoint(path)["replay"])
         for _ in range(3):
             batch = played.rollout()
             for each in (replay, other):

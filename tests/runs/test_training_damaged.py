@@ -19,7 +19,6 @@ from accel_rl.runs.checkpoint import best_path, list_checkpoints, load_checkpoin
 from accel_rl.runs.saved import find_checkpoint, read_config
 from accel_rl.tools.policy import load_policy
 
-NAN = float("nan")
 Damage = Callable[[Path], None]
 
 
@@ -110,59 +109,28 @@ FILES: dict[str, Damage] = {
     "a link to nowhere": lambda path: (path.unlink(), path.symlink_to("nowhere"))[1],
     "a list": lambda path: torch.save([1, 2], path),
     "a tensor": lambda path: torch.save(torch.ones(3), path),
-    "code": lambda path: torch.save({"format": 5, "run": os.system}, path),
+    "code": lambda path: torch.save({"format": 6, "run": os.system}, path),
 }
-ALL: dict[str, Damage] = {  # wrong for all tools
+FOREIGN: dict[str, Damage] = {  # values that no run has saved
     "sparse": put(*PARAMETER, value=lambda x: x.to_sparse()),
     "meta": put(*PARAMETER, value=lambda x: x.to("meta")),
     "quantized": put(*PARAMETER, value=quantized),
-    "complex": put(*PARAMETER, value=lambda x: x.to(torch.complex64)),
-    "bool": put(*PARAMETER, value=lambda x: x > 0),
-    "integers": put(*PARAMETER, value=lambda x: x.to(torch.int64)),
-    "nan": put(*PARAMETER, value=lambda x: x * NAN),
-    "parameter is None": put(*PARAMETER),
-    "parameter is a list": put(*PARAMETER, value=lambda x: x.tolist()),
     "subclass": put(*PARAMETER, value=torch.nn.Parameter),
+    "parameter is a list": put(*PARAMETER, value=lambda x: x.tolist()),
     "no learner": drop("learner"),
     "learner is a list": put("learner", value=lambda x: [x]),
-    "learner is None": put("learner"),
-    "no parameters": drop("learner", "parameters"),
-    "parameters are a list": put("learner", "parameters", value=lambda x: list(x.values())),
     "parameters are empty": put("learner", "parameters", value={}),
     "no counts": drop("counts"),
-    "counts are a number": put("counts", value=3),
-    "counts are a list": put("counts", value=[1, 2]),
-    "no steps": drop("counts", "steps"),
     "steps are text": put("counts", "steps", value="many"),
-    "steps are a tensor": put("counts", "steps", value=torch.tensor(40)),
-    "steps are NaN": put("counts", "steps", value=NAN),
     "no format": drop("format"),
     "format is text": put("format", value="5"),
-    "format is a tensor": put("format", value=torch.tensor([5, 5])),
-    "format is None": put("format"),
 }
 RESUMED: dict[str, Damage] = {  # wrong for a run that goes on
-    **{f"no {name}": drop(name) for name in ("recorder", "algorithm", "torch_rng", "sampler")},
-    **{f"{name} is 3": put(name, value=3) for name in ("recorder", "algorithm", "torch_rng")},
-    **{f"no {name}": drop(name) for name in ("num_learners", "parts", "evaluator")},
-    "sampler is text": put("sampler", value="running"),
-    "sampler is no state": put("sampler", value=torch.arange(100, dtype=torch.uint8)),
-    "sampler is of objects": put("sampler", value=torch.zeros(0, dtype=torch.uint8)),
+    **{f"no {name}": drop(name) for name in ("algorithm", "torch_rng", "num_learners")},
+    "algorithm is 3": put("algorithm", value=3),
     "short torch_rng": put("torch_rng", value=lambda x: x[:10].clone()),
-    "torch_rng of floats": put("torch_rng", value=lambda x: x.float()),
-    "no scores": drop("recorder", "scores"),
-    "scores are a list": put("recorder", "scores", value=[]),
-    "episodes are numbers": put("recorder", "scores", "last", value=[1, 2]),
-    "metrics are None": put("recorder", "learner_metrics"),
-    "seconds are NaN": put("counts", "training_seconds", value=NAN),
-    "updates are None": put("counts", "updates"),
-    "evaluator is a list": put("evaluator", value=[1]),
-    "evaluator of text": put("evaluator", value={"steps": "1", "number": 2}),
-    "parts of text": put("parts", value={"a": "b"}),
+    "evaluator of text": put("evaluator", value={"steps": "1"}),
     "optimizer is 3": put("learner", "mean_square", value=3),
-    "optimizer is a list": put("learner", "mean_square", value=lambda x: list(x.values())),
-    "optimizer is NaN": put("learner", "mean_square", FIRST, value=lambda x: x * NAN),
-    "optimizer counts text": put("learner", "counts", value="many"),
 }
 TOOLS = ("evaluate", "play", "load_policy", "resume")
 
@@ -189,7 +157,7 @@ def tell(tool: str, run_dir: Path, capsys: Any) -> str:
 
 
 # `evaluate` and `play` read a checkpoint as `load_policy` does.
-CASES = [(what, tool) for what in FILES | ALL for tool in TOOLS]
+CASES = [(what, tool) for what in FILES | FOREIGN for tool in TOOLS]
 CASES += [(what, "resume") for what in RESUMED]
 SOME = CASES[::9]
 OTHERS = [case for case in CASES if case[1] in ("load_policy", "resume") and case not in SOME]
@@ -205,14 +173,12 @@ OTHERS = [case for case in CASES if case[1] in ("load_policy", "resume") and cas
 )
 def test_damages_are_told(what: str, tool: str, run_dir, capsys) -> None:
     before, last = list_checkpoints(run_dir)
-    (FILES | ALL | RESUMED)[what](last)
+    (FILES | FOREIGN | RESUMED)[what](last)
     text = tell(tool, run_dir, capsys)
     assert str(last) in text
-    if "cannot be read" not in text:
-        assert "damaged" in text or "not a checkpoint" in text
-        assert ("delete it" if tool == "resume" else "checkpoint=20") in text
-        if tool == "resume":
-            assert before.name in text
+    if what in FILES:
+        assert "damaged" in text or "cannot be read" in text
+        assert f"give checkpoint=20, or delete what was saved after {before.name}" in text
 
 
 @pytest.mark.parametrize("tool", in_tiers(TOOLS, "load_policy resume", " ".join(TOOLS)))
@@ -225,7 +191,7 @@ def test_next_good_checkpoint_is_named_and_of_use(tool: str, run_dir, capsys) ->
         cut(0.5)(path)
     text = tell(tool, run_dir, capsys)
     if tool == "resume":
-        assert f"delete it and {middle}" in text and first.name in text
+        assert f"delete what was saved after {first.name}" in text
         middle.unlink()
         last.unlink()
         assert main([f"resume={run_dir}", "total_steps=60"]) == 0
@@ -246,9 +212,12 @@ def test_best_is_named_if_it_is_the_only_good_one_and_damage_of_it_is_told(run_d
 
 
 def test_run_without_a_good_checkpoint_says_so(run_dir, capsys) -> None:
+    best_path(run_dir).unlink()
     for path in list_checkpoints(run_dir):
         cut(100)(path)
-    assert "no other that can be read, so begin a new run" in tell("resume", run_dir, capsys)
+    assert "no other checkpoint that can be read, so begin a new run" in tell(
+        "resume", run_dir, capsys
+    )
 
 
 @pytest.mark.parametrize("tool", TOOLS)

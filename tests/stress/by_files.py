@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import pickle
@@ -16,7 +15,6 @@ from pathlib import Path
 
 import torch
 
-from accel_rl.runs.archive import _SEAL, MAGIC, _is_plain, _memories, leaves, write_archive
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 
 Attack = Callable[[Path], object]
@@ -84,7 +82,7 @@ def lead(name: str, target: str) -> Attack:
 
 
 def put(name: str, make: Callable[[], object]) -> Attack:
-    """A sealed checkpoint with another value under ``name``."""
+    """A checkpoint with another value under ``name``."""
 
     def attack(run_dir: Path) -> None:
         state = load_checkpoint(checkpoint(run_dir))
@@ -96,8 +94,7 @@ def put(name: str, make: Callable[[], object]) -> Attack:
 
 def rewrite(path: Path, state: object) -> None:
     """Write a checkpoint that holds ``state``, right or wrong, and is not damaged."""
-    with path.with_suffix(".new").open("wb") as file:  # the state may be the file, mapped
-        write_archive(file, state)
+    torch.save(state, path.with_suffix(".new"))  # the state may be the file, mapped
     path.with_suffix(".new").replace(path)
 
 
@@ -107,24 +104,7 @@ def parameters_of_one_number(run_dir: Path) -> None:
     parameters = state["learner"]["parameters"]
     name = next(iter(parameters))
     parameters[name] = torch.as_strided(torch.zeros(1), (HUGE,), (0,))
-    with checkpoint(run_dir).with_suffix(".new").open("wb") as file:
-        write_without_digests(file, state)
-    checkpoint(run_dir).with_suffix(".new").replace(checkpoint(run_dir))
-
-
-def write_without_digests(file: io.BufferedWriter, state: dict) -> None:
-    """As `write_archive`, by somebody who makes the seal fit."""
-    memory = io.BytesIO()
-    memories = sorted(_memories(filter(_is_plain, leaves(state))))
-    torch.save({**state, "memory": memories}, memory)
-    seal_onto(memory.getvalue(), file)
-
-
-def seal_onto(archive: bytes, file: io.BufferedWriter) -> None:
-    start = archive.index(b"PK\x01\x02", archive.rindex(b"PK\x03\x04"))
-    digest = hashlib.blake2b(archive[start:], digest_size=32)
-    digest.update(start.to_bytes(8, "little"))
-    file.write(archive + _SEAL.pack(start, digest.digest(), MAGIC))
+    rewrite(checkpoint(run_dir), state)
 
 
 def inflating(run_dir: Path) -> None:
@@ -139,9 +119,7 @@ def inflating(run_dir: Path) -> None:
             if record.filename.endswith("data.pkl"):
                 data = b"\x80\x02" + b"N0" * (1 << 25) + data[2:]
             archive.writestr(record.filename, data)
-    with checkpoint(run_dir).with_suffix(".new").open("wb") as file:
-        seal_onto(packed.getvalue(), file)
-    checkpoint(run_dir).with_suffix(".new").replace(checkpoint(run_dir))
+    checkpoint(run_dir).write_bytes(packed.getvalue())
 
 
 def script(run_dir: Path) -> None:
@@ -159,7 +137,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         "evaluate",
     ),
     "a pickle in torch's archive": (
-        lambda run_dir: torch.save({"format": 5, "trap": Trap()}, checkpoint(run_dir)),
+        lambda run_dir: torch.save({"format": 6, "trap": Trap()}, checkpoint(run_dir)),
         "evaluate",
     ),
     "a pickle among a config's values": (

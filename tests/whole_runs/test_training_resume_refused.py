@@ -42,14 +42,14 @@ def damage(run_dir: Path, what: str) -> None:
 
 
 QUICK = [
-    ("cut off", "", "or is damaged.*delete it, and the run goes on from steps_000000000040.pt"),
+    ("cut off", "", "or is damaged.*delete what was saved after steps_000000000040.pt"),
     ("", "", "has taken 80 steps, all that total_steps=80 .* larger total_steps"),
     ("", "lr=0.1", "learner.lr=0.1 cannot be given with resume=.*begun with none"),
 ]
 SLOW = [
-    ("the only one cut off", "", "is damaged.*; there is no other, so begin a new run"),
+    ("the only one cut off", "", "is damaged.*; there is no other .*, so begin a new run"),
     ("another format", "", r"of another version of accel_rl \(format 1"),
-    ("foreign", "", "is not a checkpoint of accel_rl"),
+    ("foreign", "", "is not a checkpoint, or is damaged"),
     ("no checkpoint", "", "checkpoint"),
     ("", "env=pong", "env=pong cannot be given with resume=.*begun with catch"),
     ("", "algo=a2c", "algo=a2c cannot be given with resume="),

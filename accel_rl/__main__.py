@@ -1,7 +1,7 @@
 """``python -m accel_rl``: the same as ``launch/train.py``, from wherever accel_rl is installed.
 
-``python -m accel_rl evaluate``, ``play``, ``plot``, ``report``, ``export``, ``package`` and
-``sweep`` are the same as the other scripts.
+``python -m accel_rl evaluate``, ``play``, ``plot``, ``report``, ``export``, ``package``, ``check``
+and ``sweep`` are the same as the other scripts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from accel_rl.system.stopping import LAUNCHER_VARIABLE, SIGNALS, noting_interrupts
 
 TOOLS = ("evaluate", "play", "plot", "report", "export", "package")
-COMMANDS = (*TOOLS, "sweep")
+COMMANDS = (*TOOLS, "check", "sweep")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,6 +68,10 @@ def _choose(given: Sequence[str]) -> Callable[[], int]:
         from accel_rl.cli.tools import run_tool
 
         return partial(run_tool, given[0], given[1:])
+    if given and given[0] == "check":
+        from accel_rl.cli.check import run_check
+
+        return partial(run_check, given[1:])
     if given and given[0] == "sweep":
         from accel_rl.sweep.command import sweep
 

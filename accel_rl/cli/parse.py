@@ -43,6 +43,7 @@ python launch/train.py --plan [...]        where it would run and how fast, with
 torchrun launch/train.py [key=value ...]   the same as without torchrun
 python -m accel_rl [key=value ...]         the same, where accel_rl is installed
 python -m accel_rl evaluate|play|plot|report|export|package RUN ...    with saved runs (--help)
+python -m accel_rl check env=NAME          what is wrong with an environment (--help)
 python -m accel_rl sweep ...               many runs, for each combination of options (--help)
 
 config=FILE reads options from a YAML file, such as the config.yaml of a run. Options on the

@@ -1,8 +1,8 @@
 """Does a vector environment keep the rules of `gymnasium.vector.VectorEnv`?
 
 `check` plays any vector environment and looks at what it returns. `check_vectoriser` makes one of
-environments that count (`CountingEnv`), for which a plain loop predicts every array exactly, so
-that it also finds a reward in the wrong row or an observation of the wrong episode.
+environments that count, and compares every array with those of Gymnasium's own loop, so that it
+also finds a reward in the wrong row or an observation of the wrong episode.
 
 Each rule is tested by itself and in a thread of its own, so that one that is broken, or an
 environment that hangs, does not keep the others from being tested.
@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple
 
 import gymnasium
 import numpy as np
 import psutil
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space
 
 Verdict = Literal["holds", "broken", "not tested"]
@@ -31,6 +31,7 @@ Vectorise = Callable[[Callable[[], gymnasium.Env[Any, Any]], int, AutoresetMode]
 _NUM_ENVS = 4
 _RAISES_AT = 5
 _CLOSE_SECONDS = 10.0
+_ARRAYS = ("observation", "reward", "terminated", "truncated")
 
 
 class Finding(NamedTuple):
@@ -48,13 +49,15 @@ class Finding(NamedTuple):
 
 
 class Report(NamedTuple):
-    """The findings on one vector environment. ``str(report)`` is a table.
+    """The findings on one environment. ``str(report)`` is a table.
 
     Attributes:
         findings: one for each rule.
+        facts: what the environment is like, in words, by what each is about.
     """
 
     findings: tuple[Finding, ...]
+    facts: Mapping[str, str] = {}
 
     @property
     def broken(self) -> tuple[Finding, ...]:
@@ -62,54 +65,10 @@ class Report(NamedTuple):
         return tuple(each for each in self.findings if each.verdict == "broken")
 
     def __str__(self) -> str:
-        width = max(len(each.rule) for each in self.findings)
-        return "\n".join(
-            f"{each.rule:{width}}  {each.verdict:10}  {each.detail}".rstrip()
-            for each in self.findings
-        )
-
-
-class CountingEnv(gymnasium.Env[Any, Any]):
-    """Observations ``[4]`` int64 that say where they come from.
-
-    They are (seed of the first reset, episode, step, action that led here); the reward is
-    ``step + action / 4``, and ``info["count"]`` the steps so far in all episodes. Episode ``e`` of
-    the environment with seed ``s`` has ``2 + (s + e) % 4`` steps and ends terminated if ``s + e``
-    is even, truncated otherwise.
-
-    Args:
-        raises_with_seed: the environment of this seed raises in its fifth step; None: none does.
-    """
-
-    def __init__(self, raises_with_seed: int | None = None) -> None:
-        self.observation_space = gymnasium.spaces.Box(-1, 2**40, (4,), np.int64)
-        self.action_space = gymnasium.spaces.Discrete(3)
-        self._raises_with_seed = raises_with_seed
-        self._seed, self._episode, self._count = -1, -1, 0
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        if seed is not None:
-            self._seed, self._episode, self._count = seed, -1, 0
-        self._episode += 1
-        self._step = 0
-        return self._observe(-1), {"count": self._count}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._step += 1
-        self._count += 1
-        if self._seed == self._raises_with_seed and self._count == _RAISES_AT:
-            raise RuntimeError("this counting environment was made to fail")
-        number = self._seed + self._episode
-        ended = self._step == 2 + number % 4
-        reward = self._step + int(action) / 4
-        flags = ended and number % 2 == 0, ended and number % 2 == 1
-        return self._observe(int(action)), reward, *flags, {"count": self._count}
-
-    def _observe(self, action: int) -> Any:
-        return np.array([self._seed, self._episode, self._step, action])
+        width = max(len(each) for each in (*self.facts, *(found.rule for found in self.findings)))
+        rows = [f"{name:{width}}  {fact}" for name, fact in self.facts.items()]
+        rows += [f"{rule:{width}}  {verdict:10}  {why}" for rule, verdict, why in self.findings]
+        return "\n".join(map(str.rstrip, rows))
 
 
 def check(
@@ -132,23 +91,23 @@ def check(
     Returns:
         A finding for each rule.
     """
-    play = _once(lambda: _play(make, num_steps, seed))
+    play = once(lambda: _play(make, num_steps, seed))
     rules: dict[str, Callable[[], None]] = {
         "spaces are batches of the single ones": lambda: _check_spaces(make),
-        "reset returns observations and infos": lambda: _check_reset(make, seed),
         "shapes and dtypes": lambda: _check_types(play()),
         "autoreset mode is told and kept": lambda: _check_mode(play()),
         "final observations": lambda: _check_final(play()),
-        "truncated and terminated apart": lambda: _check_flags(play()),
         "arrays that were returned stay as they are": lambda: _check_aliasing(play()),
-        "same seed, same episodes": lambda: _check_seed(make, play(), num_steps, seed),
-        "another seed, other episodes": lambda: _check_other_seed(make, play(), num_steps, seed),
+        "same seed, same episodes": lambda: _check_seed(_play(make, num_steps, seed), play()),
+        "another seed, other episodes": lambda: _check_other_seed(
+            _play(make, num_steps, seed + 1_000), play()
+        ),
         "wrong number of actions is refused": lambda: _check_refusal(make, seed),
         "close twice, no process left behind": lambda: _check_close(make, seed),
     }
     if unknown := set(leave_out) - rules.keys():
         raise ValueError(f"leave_out names {sorted(unknown)}; the rules are {list(rules)}")
-    return _run(rules | dict.fromkeys(leave_out, _leave_out), timeout)
+    return find(rules, timeout, leave_out)
 
 
 def check_vectoriser(
@@ -159,7 +118,7 @@ def check_vectoriser(
     seed: int = 100,
     timeout: float = 60.0,
 ) -> Report:
-    """Compare a vectoriser, array by array, with a plain loop over environments that count.
+    """Compare a vectoriser, array by array, with a `SyncVectorEnv` of environments that count.
 
     Args:
         vectorise: makes a vector environment of ``n`` environments, each by ``make_env()``.
@@ -173,31 +132,136 @@ def check_vectoriser(
     """
 
     def make(raises_with_seed: int | None = None) -> Any:
-        return vectorise(lambda: CountingEnv(raises_with_seed), _NUM_ENVS, mode)
+        return vectorise(lambda: _CountingEnv(raises_with_seed), _NUM_ENVS, mode)
 
     actions = np.random.default_rng(seed).integers(3, size=(num_steps, _NUM_ENVS))
-    expected = _expect(mode, actions, seed)
-    play = _once(lambda: _play(make, num_steps, seed, actions))
+    envs = [_CountingEnv] * _NUM_ENVS
+    reference = SyncVectorEnv(envs, autoreset_mode=mode)
+    expected = _play(lambda: reference, num_steps, seed, actions).steps
+    play = once(lambda: _play(make, num_steps, seed, actions))
 
     def equal(name: str) -> Callable[[], None]:
         return lambda: _check_equal(name, play().steps, expected)
 
     rules = {
-        "environment i gets seed + i": lambda: _check_first(play(), seed),
         "observations": equal("observation"),
         "rewards, of the actions given": equal("reward"),
         "terminated": equal("terminated"),
         "truncated": equal("truncated"),
-        "final observations": lambda: _check_final_exactly(mode, play(), expected),
-        "final infos": lambda: _check_final_infos(mode, play(), expected),
+        "final observations": lambda: _check_finals(mode, play(), expected, "final_obs"),
+        "final infos": lambda: _check_finals(mode, play(), expected, "final_info"),
         "infos, with their masks": lambda: _check_infos(mode, play(), expected),
         "arrays that were returned stay as they are": lambda: _check_aliasing(play()),
         "an environment's error is reported": lambda: _check_error(make, seed),
     }
-    return _run(rules, timeout)
+    return find(rules, timeout)
+
+
+# ---- testing rules -------------------------------------------------------------------------------
+
+
+class Broken(Exception):
+    """A rule is broken; the message says how."""
+
+
+class NotTested(Exception):
+    """A rule could not be tested; the message says why."""
+
+
+def require(holds: object, detail: str) -> None:
+    """Raise `Broken` unless it holds."""
+    if not holds:
+        raise Broken(detail)
+
+
+def once(call: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a function that makes ``call`` at its first use, and repeats the outcome later."""
+    outcome: list[Any] = []
+
+    def get() -> Any:
+        if not outcome:
+            outcome.append(Broken("the steps that it looks at have not ended"))
+            try:
+                outcome[0] = call()
+            except Exception as error:
+                outcome[0] = error
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        return outcome[0]
+
+    return get
+
+
+def find(
+    rules: Mapping[str, Callable[[], object]], timeout: float, leave_out: Sequence[str] = ()
+) -> Report:
+    """Test each rule in a thread of its own, for ``timeout`` seconds at most."""
+    left_out = {rule: Finding(rule, "not tested", "left out") for rule in leave_out}
+    return Report(
+        tuple(left_out.get(rule) or _find(rule, test, timeout) for rule, test in rules.items())
+    )
+
+
+def _find(rule: str, test: Callable[[], object], timeout: float) -> Finding:
+    found = Finding(rule, "broken", f"no answer within {timeout:g} s")
+
+    def run() -> None:
+        nonlocal found
+        try:
+            test()
+            found = Finding(rule, "holds")
+        except Broken as error:
+            found = Finding(rule, "broken", str(error))
+        except NotTested as error:
+            found = Finding(rule, "not tested", str(error))
+        except Exception as error:
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            found = Finding(rule, "broken", f"it raised {text[:200]}")
+
+    thread = threading.Thread(target=run, name=f"check: {rule}", daemon=True)
+    thread.start()
+    thread.join(timeout)
+    return found
 
 
 # ---- playing -------------------------------------------------------------------------------------
+
+
+class _CountingEnv(gymnasium.Env[Any, Any]):
+    """Observations ``[4]`` int64: (seed of the first reset, episode, step, action that led here).
+
+    The reward is ``step + action / 4``, and ``info["count"]`` the steps so far in all episodes.
+    Episode ``e`` of the environment with seed ``s`` has ``2 + (s + e) % 4`` steps and ends
+    terminated if ``s + e`` is even, truncated otherwise. The environment with the seed
+    ``raises_with_seed`` raises in its fifth step.
+    """
+
+    def __init__(self, raises_with_seed: int | None = None) -> None:
+        self.observation_space = gymnasium.spaces.Box(-1, 2**40, (4,), np.int64)
+        self.action_space = gymnasium.spaces.Discrete(3)
+        self._raises_with_seed = raises_with_seed
+        self._seed, self._episode, self._count = -1, -1, 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self._seed, self._episode, self._count = seed, -1, 0
+        self._episode += 1
+        self._step = 0
+        return np.array([self._seed, self._episode, 0, -1]), {"count": self._count}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        self._count += 1
+        if self._seed == self._raises_with_seed and self._count == _RAISES_AT:
+            raise RuntimeError("this counting environment was made to fail")
+        number = self._seed + self._episode
+        ended = self._step == 2 + number % 4
+        observation = np.array([self._seed, self._episode, self._step, int(action)])
+        flags = ended and number % 2 == 0, ended and number % 2 == 1
+        return observation, self._step + int(action) / 4, *flags, {"count": self._count}
 
 
 class _Step(NamedTuple):
@@ -206,6 +270,10 @@ class _Step(NamedTuple):
     terminated: Any
     truncated: Any
     infos: dict[str, Any]
+
+    @property
+    def done(self) -> Any:
+        return np.asarray(self.terminated) | np.asarray(self.truncated)
 
 
 class _Played(NamedTuple):
@@ -218,19 +286,12 @@ class _Played(NamedTuple):
     returned: list[_Step]
 
 
-class _Broken(Exception):
-    """A rule is broken; the message says how."""
-
-
-class _NotTested(Exception):
-    """A rule could not be tested; the message says why."""
-
-
 def _play(make: Callable[[], Any], num_steps: int, seed: int, actions: Any = None) -> _Played:
     with _closing(make()) as env:
         space = env.action_space
         space.seed(seed)
-        first, _ = env.reset(seed=seed)
+        first, infos = env.reset(seed=seed)
+        require(isinstance(infos, dict), "reset does not return (observations, infos)")
         played = _Played(env, copy.deepcopy(first), [], first, [])
         for t in range(num_steps):
             result = env.step(space.sample() if actions is None else actions[t])
@@ -242,38 +303,8 @@ def _play(make: Callable[[], Any], num_steps: int, seed: int, actions: Any = Non
 
 def _reset_ended(env: Any, step: _Step) -> None:
     """Reset the environments whose episode has ended, where that is the caller's part."""
-    if _mode_of(env) is AutoresetMode.DISABLED and _done(step).any():
-        env.reset(options={"reset_mask": _done(step)})
-
-
-def _expect(mode: AutoresetMode, actions: Any, seed: int) -> list[_Step]:
-    """What a plain loop over the environments gives; final ones are in ``infos``."""
-    envs = [CountingEnv() for _ in range(_NUM_ENVS)]
-    for i, env in enumerate(envs):
-        env.reset(seed=seed + i)
-    was_done = [False] * _NUM_ENVS
-    steps = []
-    for row in actions:
-        results = []
-        for i, env in enumerate(envs):
-            final: Any = None
-            if was_done[i] and mode is AutoresetMode.NEXT_STEP:
-                observation, info = env.reset()
-                reward, terminated, truncated = 0.0, False, False
-            else:
-                observation, reward, terminated, truncated, info = env.step(row[i])
-            was_done[i] = terminated or truncated
-            if was_done[i] and mode is AutoresetMode.SAME_STEP:
-                final = observation, info
-                observation, info = env.reset()
-            elif was_done[i] and mode is AutoresetMode.DISABLED:
-                env.reset()
-            results.append((observation, reward, terminated, truncated, info, final))
-        observations, rewards, terminated_, truncated_, infos, finals = zip(*results, strict=True)
-        told = {"count": [info["count"] for info in infos], "final": finals}
-        arrays = [np.array(each) for each in (observations, rewards, terminated_, truncated_)]
-        steps.append(_Step(arrays[0], arrays[1], arrays[2], arrays[3], told))
-    return steps
+    if _mode_of(env) is AutoresetMode.DISABLED and step.done.any():
+        env.reset(options={"reset_mask": step.done})
 
 
 @contextmanager
@@ -285,64 +316,7 @@ def _closing(env: Any) -> Iterator[Any]:
             env.close()
 
 
-def _once(call: Callable[[], _Played]) -> Callable[[], _Played]:
-    """``call``, made at the first use; what it raised is raised again at each later one."""
-    made: list[_Played | Exception] = []
-    has_begun = False
-
-    def get() -> _Played:
-        nonlocal has_begun
-        if not made:
-            if has_begun:
-                raise _Broken("the steps that it looks at have not ended")
-            has_begun = True
-            try:
-                made.append(call())
-            except Exception as error:
-                made.append(error)
-        if isinstance(made[0], Exception):
-            raise made[0]
-        return made[0]
-
-    return get
-
-
-def _run(rules: dict[str, Callable[[], None]], timeout: float) -> Report:
-    return Report(tuple(_find(rule, test, timeout) for rule, test in rules.items()))
-
-
-def _find(rule: str, test: Callable[[], None], timeout: float) -> Finding:
-    found = Finding(rule, "broken", f"no answer within {timeout:g} s")
-
-    def run() -> None:
-        nonlocal found
-        try:
-            test()
-            found = Finding(rule, "holds")
-        except _Broken as error:
-            found = Finding(rule, "broken", str(error))
-        except _NotTested as error:
-            found = Finding(rule, "not tested", str(error))
-        except Exception as error:
-            text = " ".join(f"{type(error).__name__}: {error}".split())
-            found = Finding(rule, "broken", f"it raised {text[:200]}")
-
-    thread = threading.Thread(target=run, name=f"check: {rule}", daemon=True)
-    thread.start()
-    thread.join(timeout)
-    return found
-
-
-def _leave_out() -> None:
-    raise _NotTested("left out")
-
-
 # ---- the rules -----------------------------------------------------------------------------------
-
-
-def _require(holds: object, detail: str) -> None:
-    if not holds:
-        raise _Broken(detail)
 
 
 def _mode_of(env: Any) -> AutoresetMode | None:
@@ -350,13 +324,14 @@ def _mode_of(env: Any) -> AutoresetMode | None:
     return mode if isinstance(mode, AutoresetMode) else None
 
 
-def _done(step: _Step) -> Any:
-    return np.asarray(step.terminated) | np.asarray(step.truncated)
-
-
 def _need_ends(played: _Played) -> None:
-    if not any(_done(step).any() for step in played.steps):
-        raise _NotTested(f"no episode ended within {len(played.steps)} steps")
+    if not any(step.done.any() for step in played.steps):
+        raise NotTested(f"no episode ended within {len(played.steps)} steps")
+
+
+def _need_same_step(mode: AutoresetMode | None) -> None:
+    if mode is not AutoresetMode.SAME_STEP:
+        raise NotTested("only same-step autoreset has final observations beside the others")
 
 
 def _check_spaces(make: MakeVector) -> None:
@@ -364,95 +339,67 @@ def _check_spaces(make: MakeVector) -> None:
         for kind in ("observation", "action"):
             single = getattr(env, f"single_{kind}_space")
             batch, expected = getattr(env, f"{kind}_space"), batch_space(single, env.num_envs)
-            _require(batch == expected, f"{kind}_space is {batch}, not {expected}")
-
-
-def _check_reset(make: MakeVector, seed: int) -> None:
-    with _closing(make()) as env:
-        result = env.reset(seed=seed)
-        is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
-        _require(is_pair, f"reset returned {type(result).__name__}, not (observations, infos)")
-        _require(
-            env.observation_space.contains(_owned(result[0])), "they are not in observation_space"
-        )
-
-
-def _owned(value: Any) -> Any:
-    """Arrays for a space to look at, whatever they are views of."""
-    return copy.deepcopy(value)
+            require(batch == expected, f"{kind}_space is {batch}, not {expected}")
 
 
 def _check_types(played: _Played) -> None:
-    n = played.env.num_envs
+    n, space = played.env.num_envs, played.env.observation_space
+    require(space.contains(played.first), "observations of reset are not in observation_space")
     for t, step in enumerate(played.steps):
-        where = f"in step {t}"
-        inside = played.env.observation_space.contains(step.observation)
-        _require(inside, f"observations are not in observation_space {where}")
-        reward = np.asarray(step.reward)
-        _require(
-            reward.shape == (n,) and reward.dtype.kind == "f",
-            f"rewards are {reward.dtype} {list(reward.shape)}, not floats [{n}] {where}",
-        )
-        for name in ("terminated", "truncated"):
-            flag = np.asarray(getattr(step, name))
-            _require(
-                flag.shape == (n,) and flag.dtype == np.bool_,
-                f"{name} is {flag.dtype} {list(flag.shape)}, not bool [{n}] {where}",
-            )
-        _require(isinstance(step.infos, dict), f"infos are no dictionary {where}")
+        inside = space.contains(step.observation)
+        require(inside, f"observations are not in observation_space in step {t}")
+        for name, kind in (("reward", "f"), ("terminated", "b"), ("truncated", "b")):
+            array = np.asarray(getattr(step, name))
+            found = f"{array.dtype} {list(array.shape)}"
+            wanted = f"{'floats' if kind == 'f' else 'bool'} [{n}]"
+            is_right = array.shape == (n,) and array.dtype.kind == kind
+            require(is_right, f"{name} is {found}, not {wanted} in step {t}")
+        require(isinstance(step.infos, dict), f"infos are no dictionary in step {t}")
 
 
 def _check_mode(played: _Played) -> None:
     mode = _mode_of(played.env)
     told = played.env.metadata.get("autoreset_mode")
-    _require(mode, f'metadata["autoreset_mode"] is {told!r}, which is no AutoresetMode')
+    require(mode, f'metadata["autoreset_mode"] is {told!r}, which is no AutoresetMode')
     _need_ends(played)
     for t, (step, following) in enumerate(zip(played.steps, played.steps[1:], strict=False)):
-        done = _done(step)
+        done = step.done
         if mode is AutoresetMode.NEXT_STEP and done.any():
             reward = np.asarray(following.reward)[done]
-            _require(
-                not reward.any() and not _done(following)[done].any(),
+            require(
+                not reward.any() and not following.done[done].any(),
                 f"step {t + 1}, which resets, has rewards {reward.tolist()} or a flag",
             )
-        elif mode is AutoresetMode.SAME_STEP and done.any():
-            _require("final_obs" in step.infos, f'infos have no "final_obs" in step {t}')
 
 
 def _check_final(played: _Played) -> None:
-    if _mode_of(played.env) is not AutoresetMode.SAME_STEP:
-        raise _NotTested("only same-step autoreset has final observations beside the others")
+    _need_same_step(_mode_of(played.env))
     _need_ends(played)
     space = played.env.single_observation_space
     for t, step in enumerate(played.steps):
-        done = _done(step)
-        if done.any():
+        if step.done.any():
             mask = np.asarray(step.infos.get("_final_obs", False))
-            _require(np.array_equal(mask, done), f"_final_obs is not terminated | truncated in {t}")
-            for i in np.flatnonzero(done):
-                _require(
+            equal = np.array_equal(mask, step.done)
+            require(equal, f"_final_obs is not terminated | truncated in {t}")
+            for i in np.flatnonzero(step.done):
+                require(
                     space.contains(step.infos["final_obs"][i]),
                     f"the final observation of environment {i} is not in its space in step {t}",
                 )
 
 
-def _check_flags(played: _Played) -> None:
-    _need_ends(played)
-    for t, step in enumerate(played.steps):
-        both = np.flatnonzero(np.asarray(step.terminated) & np.asarray(step.truncated))
-        _require(not both.size, f"environments {both.tolist()} are both in step {t}")
-
-
 def _check_aliasing(played: _Played) -> None:
-    _require(
-        _is_equal(played.first_returned, played.first), "steps changed the observations of reset"
-    )
-    for t, (returned, copied) in enumerate(zip(played.returned, played.steps, strict=True)):
-        for name in ("observation", "reward", "terminated", "truncated"):
-            _require(
-                _is_equal(getattr(returned, name), getattr(copied, name)),
-                f"later steps changed the {name} that step {t} returned",
-            )
+    is_kept = _is_equal(played.first_returned, played.first)
+    require(is_kept, "steps changed the observations of reset")
+    for t, name in _differences(played.returned, played.steps):
+        raise Broken(f"later steps changed the {name} that step {t} returned")
+
+
+def _differences(left: Sequence[_Step], right: Sequence[_Step]) -> Iterator[tuple[int, str]]:
+    for t, (one, other) in enumerate(zip(left, right, strict=True)):
+        for name in _ARRAYS:
+            if not _is_equal(getattr(one, name), getattr(other, name)):
+                yield t, name
 
 
 def _is_equal(left: Any, right: Any) -> bool:
@@ -464,23 +411,16 @@ def _is_equal(left: Any, right: Any) -> bool:
     return np.array_equal(left, right, equal_nan=right.dtype.kind == "f")
 
 
-def _check_seed(make: MakeVector, played: _Played, num_steps: int, seed: int) -> None:
-    again = _play(make, num_steps, seed)
-    _require(_is_equal(again.first, played.first), "the first observations differ")
-    for t, (one, other) in enumerate(zip(again.steps, played.steps, strict=True)):
-        for name in ("observation", "reward", "terminated", "truncated"):
-            _require(
-                _is_equal(getattr(one, name), getattr(other, name)), f"{name} differs in step {t}"
-            )
+def _check_seed(again: _Played, played: _Played) -> None:
+    require(_is_equal(again.first, played.first), "the first observations differ")
+    for t, name in _differences(again.steps, played.steps):
+        raise Broken(f"{name} differs in step {t}")
 
 
-def _check_other_seed(make: MakeVector, played: _Played, num_steps: int, seed: int) -> None:
-    other = _play(make, num_steps, seed + 1_000)
-    is_equal = _is_equal(other.first, played.first) and all(
-        _is_equal(one.observation, two.observation)
-        for one, two in zip(other.steps, played.steps, strict=True)
-    )
-    _require(not is_equal, "all observations are the same")
+def _check_other_seed(other: _Played, played: _Played) -> None:
+    differ = any(name == "observation" for _, name in _differences(other.steps, played.steps))
+    is_equal = _is_equal(other.first, played.first) and not differ
+    require(not is_equal, "all observations are the same")
 
 
 def _check_refusal(make: MakeVector, seed: int) -> None:
@@ -491,116 +431,78 @@ def _check_refusal(make: MakeVector, seed: int) -> None:
             env.step(too_few)
         except Exception:
             return
-        raise _Broken(f"{env.num_envs - 1} actions for {env.num_envs} environments were taken")
+        raise Broken(f"{env.num_envs - 1} actions for {env.num_envs} environments were taken")
 
 
-def _children() -> set[psutil.Process]:
-    return set(psutil.Process().children(recursive=True))
-
-
-def _check_nothing_left(before: set[psutil.Process]) -> None:
-    """No process but those ``before`` and Python's own tracker outlives ``close``."""
-    _, alive = psutil.wait_procs(_children() - before, timeout=_CLOSE_SECONDS)
+@contextmanager
+def leaving_nothing() -> Iterator[None]:
+    """Within, no process may be started that is not ended, but Python's own tracker."""
+    this = psutil.Process()
+    before = set(this.children(recursive=True))
+    yield
+    started = set(this.children(recursive=True)) - before
+    _, alive = psutil.wait_procs(started, timeout=_CLOSE_SECONDS)
     with suppress(psutil.NoSuchProcess):
         alive = [each for each in alive if "resource_tracker" not in " ".join(each.cmdline())]
-    _require(not alive, f"{len(alive)} processes outlive close()")
+    require(not alive, f"{len(alive)} processes outlive close()")
 
 
 def _check_close(make: MakeVector, seed: int) -> None:
-    before = _children()
-    env = make()
-    env.reset(seed=seed)
-    env.close()
-    env.close()
-    _check_nothing_left(before)
+    with leaving_nothing():
+        env = make()
+        env.reset(seed=seed)
+        env.close()
+        env.close()
 
 
-def _check_first(played: _Played, seed: int) -> None:
-    seeds = np.asarray(played.first)[:, 0].tolist()
-    expected = [seed + i for i in range(_NUM_ENVS)]
-    _require(seeds == expected, f"the environments got the seeds {seeds}, not {expected}")
+def _check_value(t: int, i: int, found: Any, correct: Any) -> None:
+    if not np.array_equal(found, correct):
+        told, right = (np.asarray(each).tolist() for each in (found, correct))
+        raise Broken(f"environment {i} gave {told} in step {t}, not {right}")
 
 
 def _check_equal(name: str, steps: Sequence[_Step], expected: Sequence[_Step]) -> None:
     for t, (step, true) in enumerate(zip(steps, expected, strict=True)):
-        value, correct = np.asarray(getattr(step, name)), getattr(true, name)
-        if not np.array_equal(value, correct):
-            wrong = [i for i in range(_NUM_ENVS) if not np.array_equal(value[i], correct[i])]
-            i = wrong[0]
-            raise _Broken(
-                f"environment {i} gave {value[i].tolist()} in step {t}, not {correct[i].tolist()}"
-            )
+        for i in range(_NUM_ENVS):
+            _check_value(t, i, getattr(step, name)[i], getattr(true, name)[i])
 
 
-def _finals(expected: Sequence[_Step]) -> Iterator[tuple[int, int, Any, int]]:
-    """Step, environment, final observation and final count of each episode that ended."""
-    for t, step in enumerate(expected):
-        for i, final in enumerate(step.infos["final"]):
-            if final is not None:
-                yield t, i, final[0], final[1]["count"]
-
-
-def _need_same_step(mode: AutoresetMode) -> None:
-    if mode is not AutoresetMode.SAME_STEP:
-        raise _NotTested("the final ones are the step's own in this autoreset mode")
-
-
-def _check_final_exactly(mode: AutoresetMode, played: _Played, expected: Sequence[_Step]) -> None:
+def _check_finals(
+    mode: AutoresetMode, played: _Played, expected: Sequence[_Step], key: str
+) -> None:
+    """The final observations, or the counts in the final infos."""
     _need_same_step(mode)
-    for t, i, observation, _ in _finals(expected):
-        infos = played.steps[t].infos
-        _require("final_obs" in infos, f'infos have no "final_obs" in step {t}')
-        found = infos["final_obs"][i]
-        _require(
-            np.array_equal(found, observation),
-            f"environment {i} gave {np.asarray(found).tolist()} in step {t}, not "
-            f"{observation.tolist()}",
-        )
-
-
-def _check_final_infos(mode: AutoresetMode, played: _Played, expected: Sequence[_Step]) -> None:
-    _need_same_step(mode)
-    for t, i, _, count in _finals(expected):
-        final = played.steps[t].infos.get("final_info")
-        _require(isinstance(final, dict), f'infos have no dictionary "final_info" in step {t}')
-        found = final.get("count", [None] * _NUM_ENVS)[i]  # type: ignore[union-attr]
-        _require(found == count, f"environment {i} gave count {found} in step {t}, not {count}")
+    for t, true in enumerate(expected):
+        for i in np.flatnonzero(true.done).tolist():
+            infos = played.steps[t].infos
+            require(key in infos, f'infos have no "{key}" in step {t}')
+            found, correct = infos[key], true.infos[key]
+            if key == "final_info":
+                found, correct = found.get("count", [None] * _NUM_ENVS), correct["count"]
+            _check_value(t, i, found[i], correct[i])
 
 
 def _check_infos(mode: AutoresetMode, played: _Played, expected: Sequence[_Step]) -> None:
     """The environments' own infos, where they stepped; those of resets are left alone."""
     was_done = np.zeros(_NUM_ENVS, np.bool_)
     for t, (step, true) in enumerate(zip(played.steps, expected, strict=True)):
-        done = _done(true)
-        stepped = ~done if mode is AutoresetMode.SAME_STEP else ~was_done
-        was_done = done if mode is AutoresetMode.NEXT_STEP else np.zeros(_NUM_ENVS, np.bool_)
-        if not stepped.any():
-            continue
-        _require({"count", "_count"} <= step.infos.keys(), f'"count" or "_count" is not in {t}')
-        for i in np.flatnonzero(stepped):
-            found, correct = step.infos["count"][i], true.infos["count"][i]
-            _require(
-                step.infos["_count"][i] and found == correct,
-                f"environment {i} gave count {found} in step {t}, not {correct}",
-            )
+        stepped = ~true.done if mode is AutoresetMode.SAME_STEP else ~was_done
+        was_done = true.done & (mode is AutoresetMode.NEXT_STEP)
+        for i in np.flatnonzero(stepped).tolist():
+            require({"count", "_count"} <= step.infos.keys(), f'"count" or "_count" is not in {t}')
+            require(step.infos["_count"][i], f"environment {i} gave no count in step {t}")
+            _check_value(t, i, step.infos["count"][i], true.infos["count"][i])
 
 
 def _check_error(make: Callable[[int], Any], seed: int) -> None:
-    before = _children()
-    env = make(seed + 1)
-    try:
-        env.reset(seed=seed)
-        for _ in range(2 * _RAISES_AT):
-            _reset_ended(env, _Step(*env.step(np.zeros(_NUM_ENVS, np.int64))))
-    except Exception as error:
-        texts = [str(each) for each in (error, error.__cause__, error.__context__) if each]
-        _require(
-            any("made to fail" in text for text in texts),
-            f"{type(error).__name__} does not say what the environment raised",
-        )
-    else:
-        raise _Broken("steps went on without the environment that raised")
-    finally:
-        with suppress(Exception):
-            env.close()
-    _check_nothing_left(before)
+    with leaving_nothing(), _closing(make(seed + 1)) as env:
+        try:
+            env.reset(seed=seed)
+            for _ in range(2 * _RAISES_AT):
+                _reset_ended(env, _Step(*env.step(np.zeros(_NUM_ENVS, np.int64))))
+        except Exception as error:
+            texts = [str(each) for each in (error, error.__cause__, error.__context__) if each]
+            is_told = any("made to fail" in text for text in texts)
+            require(is_told, f"{type(error).__name__} does not say what the environment raised")
+        else:
+            raise Broken("steps went on without the environment that raised")

@@ -12,7 +12,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tiers import slow_processes
 
-from accel_rl.vector import CountingEnv, Finding, Report, VectorEnv, check, check_vectoriser
+from accel_rl.vector import Finding, Report, VectorEnv, check, check_vectoriser
 
 SAME_STEP = AutoresetMode.SAME_STEP
 MODES = pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.name)
@@ -141,10 +141,6 @@ def wrong_dtypes(t: int, result: list[Any]) -> None:
     result[1] = result[1].astype(np.int64)
 
 
-def both_flags(t: int, result: list[Any]) -> None:
-    result[3] = result[3] | result[2]
-
-
 def reward_of_reset(t: int, result: list[Any]) -> None:
     result[1] = np.ones(3)
 
@@ -153,7 +149,6 @@ def reward_of_reset(t: int, result: list[Any]) -> None:
     ("spoil", "rule"),
     [
         (wrong_dtypes, "shapes and dtypes"),
-        (both_flags, "truncated and terminated apart"),
         (reward_of_reset, "autoreset mode is told and kept"),
     ],
 )
@@ -206,9 +201,3 @@ def test_report_is_a_table() -> None:
     report = Report((Finding("a rule", "holds"), Finding("another", "broken", "step 3")))
     assert str(report).splitlines() == ["a rule   holds", "another  broken      step 3"]
     assert report.broken == (report.findings[1],)
-
-
-def test_counting_env_is_one_of_gymnasiums() -> None:
-    env = CountingEnv()
-    assert env.reset(seed=5)[0].tolist() == [5, 0, 0, -1]
-    assert env.step(2)[:4] == (pytest.approx(np.array([5, 0, 1, 2])), 1.5, False, False)

@@ -19,6 +19,7 @@ from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr
 from accel_rl.parallel.group import TeamError, first_line
 from accel_rl.parallel.ranks import Ranks
 from accel_rl.parallel.team import Team
+from accel_rl.system import shared_memory
 
 PREFIX = "accel_rl"
 """of all keys in a store that is not ours"""
@@ -51,11 +52,10 @@ class MachineStore(FileStore):
     def __init__(self, address: str | None = None) -> None:
         if address is None:
             names = ("accel_rl_messages", "accel_rl_sum")
-            messages, self._sum = (os.memfd_create(name, os.MFD_CLOEXEC) for name in names)
+            messages, self._sum = map(shared_memory.create, names)
         else:
             pid, *descriptors = map(int, address.split(":"))
-            flags = os.O_RDWR | os.O_CLOEXEC
-            messages, self._sum = (os.open(f"/proc/{pid}/fd/{each}", flags) for each in descriptors)
+            messages, self._sum = (shared_memory.open_of(pid, each) for each in descriptors)
         self.network: Store | None = None
         self.address = f"{os.getpid()}:{messages}:{self._sum}"
         super().__init__(f"/proc/self/fd/{messages}", -1)  # opened anew for each access

@@ -89,7 +89,7 @@ def share_running(team: Team, timeout_seconds: float, name: str, value: Tensor) 
     """
     if team.ranks.size == 1:
         return Running(value)
-    about = {"running": [name, len(value), str(value.dtype)]}
+    about = {"numbers": f"{name}, {len(value)} of {value.dtype}"}
     if team.ranks.is_first:
         store = ParameterStore.create({"running": value}, about, 1, timeout_seconds)
         team.share(f"running {name}", store.address)

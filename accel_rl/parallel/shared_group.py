@@ -15,7 +15,6 @@ from __future__ import annotations
 import mmap
 import os
 import select
-import stat
 import sys
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -25,12 +24,13 @@ import torch
 from torch import Tensor
 
 from accel_rl.parallel.group import TeamError
+from accel_rl.system import shared_memory
 from accel_rl.system.registration import register, unregister
+from accel_rl.system.shared_memory import round_up
 
 _ALIGNMENT = 64  # numbers: whole cache lines of any type, so that no two learners write to one
 _MARK_BYTES = 2  # of the learner's number
 _PIPE_BYTES = 4096
-_NAME = "/memfd:accel_rl_group"  # of the memory, as /proc shows it
 
 
 class Address(NamedTuple):
@@ -56,7 +56,7 @@ class SharedGroup:
         self._rank = rank
         self._timeout_seconds = timeout_seconds
         self._inbox, own = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._memory = os.memfd_create("accel_rl_group", os.MFD_CLOEXEC) if rank == 0 else -1
+        self._memory = shared_memory.create("accel_rl_group") if rank == 0 else -1
         self.address = Address(os.getpid(), own, self._memory)
         self._descriptors = [self._inbox, own, *([self._memory] if rank == 0 else [])]
         self._poll = select.poll()
@@ -82,17 +82,16 @@ class SharedGroup:
                 continue
             try:
                 process = self._keep(os.pidfd_open(address.pid))
-                pipe = self._others[rank] = self._open(address.pid, address.pipe, os.O_WRONLY)
+                pipe = shared_memory.open_of(address.pid, address.pipe, os.O_WRONLY)
+                self._others[rank] = self._keep(pipe)
                 if rank == 0:
-                    self._memory = self._open(address.pid, address.memory, os.O_RDWR)
+                    memory = shared_memory.open_of(address.pid, address.memory)
+                    self._memory = self._keep(memory)
             except OSError as error:
                 raise TeamError(
                     f"learner {self._rank} cannot reach learner {rank} (pid {address.pid}): "
                     f"{error.strerror}"
                 ) from error
-            is_memory = rank != 0 or os.readlink(f"/proc/self/fd/{self._memory}").startswith(_NAME)
-            if not (is_memory and stat.S_ISFIFO(os.fstat(pipe).st_mode)):
-                raise TeamError(f"what learner {rank} gave as its address is something else")
             self._processes[process] = rank
             self._poll.register(process, select.POLLIN)
 
@@ -118,14 +117,13 @@ class SharedGroup:
         """Let go of the others. Calling it again does nothing."""
         self._unregister()
         self._map = None
-        while self._descriptors:
-            os.close(self._descriptors.pop())
+        shared_memory.close_descriptors(self._descriptors)
 
     def _reduce(self, x: Tensor, combine: Callable[..., Tensor]) -> None:
         *slots, result = self._views(x)
         slots[self._rank].copy_(x.view(-1))
         self._meet()
-        step = _round_up(-(-x.numel() // self.size), _ALIGNMENT)
+        step = round_up(-(-x.numel() // self.size), _ALIGNMENT)
         part = slice(self._rank * step, (self._rank + 1) * step)
         combine(slots[0][part], slots[1][part], out=result[part])
         for slot in slots[2:]:
@@ -137,7 +135,7 @@ class SharedGroup:
     def _views(self, x: Tensor) -> list[Tensor]:
         """The slots of all and the result, as large as ``x``, flat, on the CPU."""
         if x.nbytes > self._slot_bytes or self._map is None:
-            slot_bytes = _round_up(max(1, x.nbytes), mmap.ALLOCATIONGRANULARITY)
+            slot_bytes = round_up(max(1, x.nbytes), mmap.ALLOCATIONGRANULARITY)
             num_bytes = (self.size + 1) * slot_bytes
             if self._rank == 0:
                 os.posix_fallocate(self._memory, 0, num_bytes)  # fails here, not where it is used
@@ -204,13 +202,6 @@ class SharedGroup:
             rank = int.from_bytes(marks[i : i + _MARK_BYTES], sys.byteorder)
             self._num_marks[rank] += 1
 
-    def _open(self, pid: int, descriptor: int, flags: int) -> int:
-        return self._keep(os.open(f"/proc/{pid}/fd/{descriptor}", flags | os.O_CLOEXEC))
-
     def _keep(self, descriptor: int) -> int:
         self._descriptors.append(descriptor)
         return descriptor
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple

@@ -1,10 +1,7 @@
 """Parameters and optimizer state in memory that all learners of a machine share.
 
-The memory is anonymous (``memfd_create``): it has no name that could be left behind or taken by two
-runs, and goes with its last user. Others open it through ``/proc/PID/fd/N`` of a process that has
-it. The file:
+The memory is anonymous (`accel_rl.system.shared_memory`). It has
 
-    header    what the store is of, as JSON, so that a learner of something else is refused
     words     for each chunk one cache line: version, last holder of the lock, updates of each slot
     chunks    for each chunk two slots ``[K, n]``: K arrays (parameters, then the rule's state)
 
@@ -13,21 +10,18 @@ other slot and then counts the version up, so a writer that is killed anywhere l
 this chunk and nothing else.
 
 Readers take the same lock as writers. It is held for one copy, and a message about a time-out can
-name who holds it. It also orders memory, on x86 and on ARM: the lock and its
-release are the kernel's, so whoever takes it sees all that was written before. That holds for a
-holder that was killed, for the kernel drops its lock when all its threads have ended; and what such
-a holder wrote, it wrote in the order of its program, the slot before the version. Different chunks
-may be from different moments; that is by design.
+name who holds it. It also orders memory, on x86 and on ARM: the lock and its release are the
+kernel's, so whoever takes it sees all that was written before. That holds for a holder that was
+killed, for the kernel drops its lock when all its threads have ended; and what such a holder wrote,
+it wrote in the order of its program, the slot before the version. Different chunks may be from
+different moments; that is by design.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import mmap
 import os
-import re
-import struct
 import sys
 import weakref
 from collections.abc import Iterator, Mapping
@@ -40,10 +34,10 @@ from torch import Tensor
 
 from accel_rl.parallel.flat import ALIGNMENT
 from accel_rl.parallel.locks import ChunkLocks
+from accel_rl.system import shared_memory
 from accel_rl.system.registration import register, unregister
+from accel_rl.system.shared_memory import round_up
 
-_MAGIC = b"accel_rl parameter store 1\n"
-_PREFIX = struct.Struct(f"={len(_MAGIC)}sI")  # then that many bytes of JSON
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _VERSION, _HOLDER, _UPDATES = 0, 1, 2  # the last is one word for each slot
 _WORDS = 8  # of int64: a cache line
@@ -87,24 +81,23 @@ class ParameterStore:
     Attributes:
         arrays: names of the ``K`` arrays.
         chunks: the chunks, at most as many as were asked for.
-        address: argument of `open`, on this machine, until this object is closed.
+        address: argument of `open`, until this object is closed; of values that JSON can hold.
     """
 
-    def __init__(self, file: io.FileIO, header: Mapping[str, Any], timeout_seconds: float) -> None:
-        self.arrays: tuple[str, ...] = tuple(header["arrays"])
-        self.address = f"/proc/{os.getpid()}/fd/{file.fileno()}"
-        self._file = file
-        self._size: int = header["size"]
-        self._memory = mmap.mmap(file.fileno(), os.fstat(file.fileno()).st_size)
-        ranges = _ranges(self._size, header["num_chunks"])
-        start: int = header["start"]
-        words = np.frombuffer(self._memory, np.int64, len(ranges) * _WORDS, start)
+    def __init__(self, descriptor: int, address: Mapping[str, Any], timeout_seconds: float) -> None:
+        self.arrays: tuple[str, ...] = tuple(address["arrays"])
+        self.address = {**address, "pid": os.getpid(), "descriptor": descriptor}
+        self._file = file = io.FileIO(descriptor, "r+b")
+        self._size: int = address["size"]
+        self._memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+        ranges = _ranges(self._size, address["num_chunks"])
+        words = np.frombuffer(self._memory, np.int64, len(ranges) * _WORDS)
         words = words.reshape(-1, _WORDS)
-        start = _round_up(start + words.nbytes, _PAGE)
+        start = round_up(words.nbytes, _PAGE)
         self.chunks = []
         for index, elements in enumerate(ranges):
             shape = (2, len(self.arrays), elements.stop - elements.start)
-            dtype = getattr(torch, header["dtype"])
+            dtype = getattr(torch, address["dtype"])
             slots = torch.frombuffer(
                 self._memory, dtype=dtype, count=int(np.prod(shape)), offset=start
             ).view(shape)
@@ -117,7 +110,7 @@ class ParameterStore:
     def create(
         cls,
         flats: Mapping[str, Tensor],
-        about: Mapping[str, Any],
+        about: Mapping[str, str],
         num_chunks: int = 3,
         timeout_seconds: float = 60.0,
     ) -> ParameterStore:
@@ -125,7 +118,7 @@ class ParameterStore:
 
         Args:
             flats: the arrays at the start, by name, ``[P]`` each and of one dtype.
-            about: what all that open it must agree on, by name, as JSON can hold it.
+            about: what all that open it must agree on, by name.
             num_chunks: number of chunks.
             timeout_seconds: longest wait for a lock.
 
@@ -139,27 +132,24 @@ class ParameterStore:
         if num_chunks < 1:
             raise ValueError(f"num_chunks is {num_chunks}; it must be at least 1")
         flat = next(iter(flats.values()))
-        header = {
+        address = {
             "arrays": list(flats),
             "size": flat.numel(),
             "dtype": str(flat.dtype).removeprefix("torch."),
             "num_chunks": num_chunks,
             "about": about,
         }
-        text = json.dumps(header).encode()
-        start = _round_up(_PREFIX.size + len(text), _PAGE)
         words = len(_ranges(flat.numel(), num_chunks)) * _WORDS * 8
-        size = _round_up(start + words, _PAGE) + 2 * len(flats) * flat.nbytes
-        file = io.FileIO(os.memfd_create("accel_rl_store", os.MFD_CLOEXEC), "r+b")
-        os.posix_fallocate(file.fileno(), 0, size)  # fails here, not at the first push
-        os.pwrite(file.fileno(), _PREFIX.pack(_MAGIC, len(text)) + text, 0)
-        store = cls(file, header | {"start": start}, timeout_seconds)
+        descriptor = shared_memory.create("accel_rl_store")
+        size = round_up(words, _PAGE) + 2 * len(flats) * flat.nbytes
+        os.posix_fallocate(descriptor, 0, size)  # fails here, not at the first push
+        store = cls(descriptor, address, timeout_seconds)
         store.write(flats, num_updates=0)
         return store
 
     @classmethod
     def open(
-        cls, address: str, about: Mapping[str, Any], timeout_seconds: float = 60.0
+        cls, address: Mapping[str, Any], about: Mapping[str, str], timeout_seconds: float = 60.0
     ) -> ParameterStore:
         """Return a store that another process created.
 
@@ -171,20 +161,21 @@ class ParameterStore:
         Raises:
             ValueError: there is no store, or it is of something else; the message says of what.
         """
-        file = _open_file(address)
+        for key, value in about.items():
+            if (found := address["about"].get(key)) != value:
+                values = "" if key == "parameters" else f": {found}, here {value}"
+                raise ValueError(
+                    f"the parameter store has other {key} than this learner{values}; start all "
+                    f"learners with the same options"
+                )
         try:
-            header = _read_header(file, address)
-            for key, value in json.loads(json.dumps(about)).items():
-                if (found := header["about"].get(key)) != value:
-                    values = "" if isinstance(value, dict) else f": {found}, here {value}"
-                    raise ValueError(
-                        f"the parameter store at {address} has other {key} than this learner"
-                        f"{values}; start all learners with the same options"
-                    )
-        except Exception:
-            file.close()
-            raise
-        return cls(file, header, timeout_seconds)
+            descriptor = shared_memory.open_of(address["pid"], address["descriptor"])
+        except OSError as error:
+            raise ValueError(
+                f"there is no parameter store ({error.strerror}); the learner that made it, "
+                f"process {address['pid']}, must still run, on this machine and as the same user"
+            ) from None
+        return cls(descriptor, address, timeout_seconds)
 
     def visit(self) -> Iterator[tuple[Chunk, float]]:
         """Yield each chunk once, under its lock, as the locks come free; see `ChunkLocks.visit`."""
@@ -235,37 +226,5 @@ class ParameterStore:
 
 def _ranges(size: int, num_chunks: int) -> list[slice]:
     """Chunks of equal length, up to alignment; fewer where there is not enough for all."""
-    length = _round_up(-(-size // num_chunks), ALIGNMENT)
+    length = round_up(-(-size // num_chunks), ALIGNMENT)
     return [slice(start, min(start + length, size)) for start in range(0, size, length)]
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
-
-
-def _open_file(address: str) -> io.FileIO:
-    if not re.fullmatch(r"/proc/\d+/fd/\d+", address):
-        raise ValueError(
-            f"{address!r} is no address of a parameter store; it looks like /proc/PID/fd/N"
-        )
-    try:
-        return io.FileIO(address, "r+b")
-    except OSError as error:
-        raise ValueError(
-            f"there is no parameter store at {address} ({error.strerror}); the learner that made "
-            f"it must still run, on this machine and as the same user"
-        ) from None
-
-
-def _read_header(file: io.FileIO, address: str) -> dict[str, Any]:
-    try:
-        magic, length = _PREFIX.unpack(os.pread(file.fileno(), _PREFIX.size, 0))
-    except (OSError, struct.error):
-        magic, length = b"", 0
-    if magic != _MAGIC:
-        raise ValueError(
-            f"what lies at {address} is no parameter store of this version of accel_rl; take the "
-            f"address from a learner of the same run"
-        )
-    header = json.loads(os.pread(file.fileno(), length, _PREFIX.size))
-    return {**header, "start": _round_up(_PREFIX.size + length, _PAGE)}

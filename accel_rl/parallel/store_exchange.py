@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -59,7 +59,10 @@ def create_store(
 
 
 def open_store(
-    address: str, parameters: FlatParameters, rule: Rule, timeout_seconds: float = 60.0
+    address: Mapping[str, Any],
+    parameters: FlatParameters,
+    rule: Rule,
+    timeout_seconds: float = 60.0,
 ) -> ParameterStore:
     """Return a store that another process created by `create_store`.
 
@@ -75,10 +78,10 @@ def open_store(
     return ParameterStore.open(address, _about(parameters, rule), timeout_seconds)
 
 
-def _about(parameters: FlatParameters, rule: Rule) -> dict[str, Any]:
+def _about(parameters: FlatParameters, rule: Rule) -> dict[str, str]:
     """What all learners must agree on."""
     dtype = str(parameters.parameter.dtype).removeprefix("torch.")
-    return {"parameters": parameters.layout, "dtype": dtype, "rule": repr(rule)}
+    return {"parameters": repr(parameters.layout), "dtype": dtype, "rule": repr(rule)}
 
 
 class StoreExchange(Exchange):

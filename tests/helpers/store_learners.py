@@ -52,7 +52,7 @@ def zeros(size: int) -> FlatParameters:
     return FlatParameters(model)
 
 
-def connect(address: str, size: int) -> StoreExchange:
+def connect(address: dict[str, Any], size: int) -> StoreExchange:
     parameters = zeros(size)
     return StoreExchange(parameters, open_store(address, parameters, Sum()), Sum(), None)
 
@@ -78,7 +78,7 @@ def fork(learner: Callable[[], None]) -> int:
     return pid
 
 
-def add(address: str, size: int, values: list[int], pushes: int) -> Any:
+def add(address: dict[str, Any], size: int, values: list[int], pushes: int) -> Any:
     """A learner for each of ``values`` pushes it ``pushes`` times; gives their statuses."""
 
     def learn(value: int) -> None:
@@ -90,7 +90,7 @@ def add(address: str, size: int, values: list[int], pushes: int) -> Any:
     return [os.waitpid(pid, 0)[1] for pid in pids]
 
 
-def stop(address: str, size: int) -> Any:
+def stop(address: dict[str, Any], size: int) -> Any:
     """A learner stops under its first lock; tells its pid, then waits until somebody ends it."""
 
     def learn() -> None:
@@ -103,7 +103,7 @@ def stop(address: str, size: int) -> Any:
     return os.WTERMSIG(os.waitpid(pid, 0)[1])
 
 
-def stress(address: str, size: int, learners: int, kills: int, self_kills: float) -> Any:
+def stress(address: dict[str, Any], size: int, learners: int, kills: int, self_kills: float) -> Any:
     """Learners push ones. They kill themselves between writing a slot and its flip, with
     probability ``self_kills``; at 0 one is killed from outside every now and then. Each that died
     is replaced until ``kills`` have. Gives how often each chunk was flipped, as counted by the

@@ -6,7 +6,6 @@ import random
 import subprocess
 import textwrap
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -130,18 +129,3 @@ def test_learner_that_has_ended_is_named_at_once_and_nothing_is_left(is_killed: 
     late.close()
     gc.collect()  # errors hold frames, and these the memory
     assert set(os.listdir("/proc/self/fd")) == before
-
-
-@pytest.mark.parametrize("what", ["pipe", "memory"])
-def test_address_of_something_else_is_refused(what: str, tmp_path: Path) -> None:
-    """Nothing is written into a file that a false address names."""
-    path = tmp_path / "file"
-    path.write_bytes(b"mine")
-    first, second = (SharedGroup(rank, 2, 1.0) for rank in range(2))
-    with path.open("r+b") as file:
-        address = first.address._replace(**{what: file.fileno()})
-        with pytest.raises(TeamError, match="learner 0"):
-            second.connect([address, second.address])
-    first.close()
-    second.close()
-    assert path.read_bytes() == b"mine"

@@ -274,24 +274,6 @@ def test_store_of_something_else_is_refused(parameters, rule, message) -> None:
             open_store(store.address, parameters, rule)
 
 
-def test_address_of_no_store_is_refused() -> None:
-    read, write = os.pipe()
-    memory = os.memfd_create("other")
-    os.truncate(memory, 10_000)
-    try:
-        for number in (read, memory):
-            address = f"/proc/{os.getpid()}/fd/{number}"
-            with pytest.raises(ValueError, match=rf"{address} is no parameter store"):
-                open_store(address, zeros(16), Sum())
-    finally:
-        for number in (read, write, memory):
-            os.close(number)
-    with pytest.raises(ValueError, match=rf"no parameter store at {address} .*No such file"):
-        open_store(address, zeros(16), Sum())
-    with pytest.raises(ValueError, match="'/dev/shm/x' is no address of a parameter store"):
-        open_store("/dev/shm/x", zeros(16), Sum())
-
-
 def test_number_of_chunks_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="num_chunks is 0; it must be at least 1"):
         create_store(zeros(16), Sum(), num_chunks=0)
@@ -304,5 +286,5 @@ def test_closed_store_takes_no_more_pushes_and_its_address_is_void() -> None:
     store.close()
     with pytest.raises(ValueError, match="closed file"):
         push(exchange, 1)
-    with pytest.raises(ValueError, match="no parameter store at"):
+    with pytest.raises(ValueError, match=rf"no parameter store .*{os.getpid()}, must still run"):
         open_store(store.address, zeros(16), Sum())

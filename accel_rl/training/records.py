@@ -182,7 +182,7 @@ class Records:
                 self._drawn = now if is_drawn else math.inf  # else its warning would come again
         if self._checkpoint.is_due(steps):
             interval, began = self._config.checkpoint_steps, perf_counter()
-            self.save(steps // interval * interval)
+            self.save_due(steps // interval * interval)
             self._saving_seconds += perf_counter() - began
 
     def write_row(self, *, alone: bool = False) -> None:
@@ -292,13 +292,8 @@ class Records:
 
         return draw_or_warn(draw, path, is_last=is_last)
 
-    def save(self, due: int | None = None, *, alone: bool = False) -> None:
-        """A checkpoint, unless the last one is of the same step and knows all evaluations.
-
-        Another learner than the first saves its part; at the end, without ``due``, it serves
-        whatever checkpoint the first one, which may not go in step, still makes.
-        ``due``: after so many steps the others save their parts of it, by default those of now.
-        ``alone``: without them, which never replaces a checkpoint of the same step.
+    def save_due(self, due: int) -> None:
+        """Save what is due after ``due`` steps: a checkpoint, or this learner's part of it.
 
         Raises:
             OSError: it could not be written.
@@ -308,14 +303,30 @@ class Records:
         """
         self._is_compared = False
         if self._rows is None:
-            if not alone:
-                self._save_part(is_last=due is None)
-            return
-        if self.steps == self._saved_steps and (alone or not self._has_unsaved_evaluation):
-            return
+            self._save_part(self.steps)
+        elif self.steps != self._saved_steps or self._has_unsaved_evaluation:
+            self._save_checkpoint(due)
+
+    def save_last(self) -> None:
+        """Save at the end, as `save_due`.
+
+        The part of another learner than the first serves whatever checkpoint the first one, which
+        may not go in step, still makes.
+        """
+        if self._rows is None:
+            self._save_part(_END)
+        else:
+            self.save_due(self.steps)
+
+    def save_after_failure(self) -> None:
+        """Save a checkpoint without the other learners' parts, if there is none of this step."""
+        if self._rows is not None and self.steps != self._saved_steps:
+            self._save_checkpoint(None)
+
+    def _save_checkpoint(self, due: int | None) -> None:
         began = perf_counter()
         self._refuse(self._learner_metrics.not_finite())
-        parts = None if alone else self._others.await_parts(self.steps if due is None else due)
+        parts = None if due is None else self._others.await_parts(due)
         self.scores.add(*self._unreported.take())
         counts = self._counts(self.seconds)
         statistics = {
@@ -334,7 +345,8 @@ class Records:
         if failure is not None:
             raise failure
 
-    def _save_part(self, *, is_last: bool) -> None:
+    def _save_part(self, serves: int) -> None:
+        """Save this learner's part of checkpoints that are due after up to ``serves`` steps."""
         failure = None
         if self.steps > self._saved_steps:
             state = self._make_state()
@@ -342,7 +354,7 @@ class Records:
             own, rank = {name: state[name] for name in PART}, self._team.ranks.rank
             save_part(self._run_dir, self.steps, rank, own, self._config.num_checkpoints)
             self._saved_steps = self.steps
-        self._team.reach(SAVED, _END if is_last else self.steps, self._saved_steps)
+        self._team.reach(SAVED, serves, self._saved_steps)
         if failure is not None:
             raise failure
 

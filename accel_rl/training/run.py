@@ -271,10 +271,10 @@ class Run(ABC, Generic[S, L]):
         if self.is_apart:
             if not team.ranks.is_first:  # done before the first one goes on to its own last
                 records.finish(steps)
-                records.save()
+                records.save_last()
                 team.reach("end", 1)  # and waits for nobody: the first one may evaluate for long
                 return
             team.meet("end")
             steps = team.add_steps(0)
         records.finish(steps)
-        records.save()
+        records.save_last()

@@ -7,12 +7,12 @@ import dataclasses
 import gc
 import logging
 import signal
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from traceback import format_exc, format_exception
 from typing import Any
 
 import torch
@@ -38,7 +38,6 @@ from accel_rl.training.devices import computes_bfloat16_slowly, describe_sharing
 from accel_rl.training.live import make_progress
 from accel_rl.training.metrics import OnRow
 from accel_rl.training.progress import LINE_SECONDS, Progress, ProgressHandler, Status
-from accel_rl.training.records import Records
 from accel_rl.training.resume import (
     begin,
     describe_resumed,
@@ -129,16 +128,23 @@ def train(
         progress = make_progress(console or LastingConsole(), config.title, team.ranks.size)
         stack.enter_context(contextlib.closing(progress))
         stop = stack.enter_context(StopRequest(progress.close, config.max_minutes))
-        with _explaining(run, run_dir, ProgressHandler(progress)) as failure, refusing_exit():
+        with _logging(run, run_dir, ProgressHandler(progress)):
             run.open(run_dir, stop, run.make_rows(progress, on_row), saved)
             with contextlib.closing(run.records):
                 _begin_records(run, progress, saved)
                 _start(run, progress, saved)
                 stop.hold()
                 run.records.begin(run.sampler.times)
-                with _saving(run, failure):
-                    run.iterate()
-                    run.finish()
+                try:
+                    with refusing_exit():
+                        run.iterate()
+                        run.finish()
+                except Exception as error:
+                    if not _is_stopped_whole(run, error):
+                        _salvage(run, error)
+                        raise
+                    run.records.finish(run.records.steps, alone=True)
+                    run.records.save_after_failure()
             return _result(run, progress)
 
 
@@ -149,66 +155,35 @@ def _close(
     run.close(waits=not _is_stuck(error, run.team))
 
 
-class _Failure:
-    """Tells of the error that ends a run in its log, once. ``who``: which learners have failed."""
-
-    def __init__(self, team: Team) -> None:
-        self._team = team
-        self._error: Exception | None = None
-        self.who = ""
-
-    def tell(self, error: Exception) -> None:
-        if error is self._error:
-            return
-        self._error = error
-        # At a level that goes to the file alone: people get the message from the caller.
-        _LOGGER.info("the run failed\n%s", "".join(traceback.format_exception(error)))
-        if isinstance(error, TeamError):
-            self.who = _blame(self._team)
-            _LOGGER.info("%s%s", error, self.who)
-
-
 @contextlib.contextmanager
-def _explaining(run: AnyRun, run_dir: Path, handler: logging.Handler) -> Iterator[_Failure]:
-    """Within there is a log; errors are one message each, with their details in it.
+def _logging(run: AnyRun, run_dir: Path, handler: logging.Handler) -> Iterator[None]:
+    """Within there is a log; an error is one message, with its details in the log.
 
     Raises:
         RunError: in place of the error.
     """
-    ranks, failure = run.team.ranks, _Failure(run.team)
+    ranks = run.team.ranks
     log = run_dir / ("train.log" if ranks.is_first else f"train_learner_{ranks.rank}.log")
     try:
         with log_to(log, handler):
             try:
-                yield failure
+                with refusing_exit():
+                    yield
             except Exception as error:
-                failure.tell(error)
-                raise
-    except Exception as error:
-        # Of a log that cannot be written there are no details.
-        is_log = isinstance(error, WriteError) and error.filename == str(log)
-        details = "" if is_log else f"\n(details: {log})"
-        raise RunError(f"{_explain(error, run.config)}{failure.who}{details}") from error
+                who = _blame(run.team) if isinstance(error, TeamError) else ""
+                # At a level that goes to the file alone: people get the message from the caller.
+                _LOGGER.info("the run failed%s\n%s", who, "".join(format_exception(error)))
+                raise RunError(f"{_explain(error, run.config)}{who}\n(details: {log})") from error
+    except WriteError as error:  # of the log itself
+        raise RunError(_explain(error, run.config)) from error
 
 
-@contextlib.contextmanager
-def _saving(run: AnyRun, failure: _Failure) -> Iterator[None]:
-    """Within, a failure leaves behind what was learned.
+def _is_stopped_whole(run: AnyRun, error: Exception) -> bool:
+    """Whether a signal for a whole group of processes has stopped the workers, too.
 
-    Whoever stops a whole group of processes at once has stopped the workers too: then the run ends
-    without them, as if they had not failed.
+    Then the run ends without the workers, as if they had not failed.
     """
-    try:
-        with refusing_exit():
-            yield
-    except Exception as error:
-        if run.stop.received is not None and isinstance(error, SamplerError):
-            run.records.finish(run.records.steps, alone=True)
-            run.records.save(alone=True)
-            return
-        if run.team.ranks.is_first and not _is_stuck(error, run.team):
-            _save_what_can_be(run.records, error, partial(failure.tell, error))
-        raise
+    return run.stop.received is not None and isinstance(error, SamplerError)
 
 
 def _begin_records(run: AnyRun, progress: Progress, saved: Mapping[str, Any] | None) -> None:
@@ -379,15 +354,15 @@ def _is_stuck(error: BaseException | None, team: Team) -> bool:
     return is_stuck
 
 
-def _save_what_can_be(records: Records, error: Exception, tell: Callable[[], None]) -> None:
-    """After a failure: what was learned is worth keeping, and the first error worth telling."""
+def _salvage(run: AnyRun, error: Exception) -> None:
+    """Save what was learned before ``error``, which is raised whatever fails here."""
+    records = run.records
+    if not run.team.ranks.is_first or _is_stuck(error, run.team):
+        return
     errors = [error, _attempt(partial(records.write_last_row, alone=True))]
     # Diverged, there is nothing left worth keeping; in the middle of an update, no one state.
-    has_diverged = any(isinstance(each, FloatingPointError) for each in errors)
-    if not has_diverged and not records.is_learning:
-        _attempt(partial(records.save, alone=True))
-    tell()
-    _attempt(partial(records.draw_curve, is_last=True))  # may load Matplotlib, for seconds
+    if not (any(isinstance(each, FloatingPointError) for each in errors) or records.is_learning):
+        _attempt(records.save_after_failure)
 
 
 def _attempt(write: Callable[[], object]) -> Exception | None:
@@ -395,7 +370,7 @@ def _attempt(write: Callable[[], object]) -> Exception | None:
     try:
         write()
     except Exception as error:
-        _LOGGER.info("not saved after the failure\n%s", traceback.format_exc())
+        _LOGGER.info("not saved after the failure\n%s", format_exc())
         return error
     return None
 

@@ -96,9 +96,13 @@ class TapedRecords(Records):
         self.tape.append(f"row {self.steps}")
         super().write_row(alone=alone)
 
-    def save(self, mark: int | None = None, *, alone: bool = False) -> None:
+    def save_due(self, due: int) -> None:
         self.tape.append(f"save {self.steps}")
-        super().save(mark, alone=alone)
+        super().save_due(due)
+
+    def save_after_failure(self) -> None:
+        self.tape.append(f"save {self.steps}")
+        super().save_after_failure()
 
     def draw_curve(self, *, is_last: bool = False) -> bool:
         self.tape.append(f"curve {self.steps}")

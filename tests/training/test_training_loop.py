@@ -5,6 +5,7 @@ import csv
 import math
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +28,8 @@ from accel_rl.system.stopping import StopRequest
 from accel_rl.training.build import build
 from accel_rl.training.metrics import Others
 from accel_rl.training.records import Records
-from accel_rl.training.train import _save_what_can_be
+from accel_rl.training.run import ALONE
+from accel_rl.training.train import _salvage
 
 
 def run(config: TrainConfig, run_dir: Path, tape: Tape, **changes: Any) -> Records:
@@ -83,7 +85,7 @@ def test_rows_and_checkpoints_have_their_shares_of_the_time(tmp_path, monkeypatc
 
         return slowly
 
-    for name, seconds in (("write_row", 10.0), ("save", 3.0)):
+    for name, seconds in (("write_row", 10.0), ("save_due", 3.0)):
         monkeypatch.setattr(TapedRecords, name, takes(seconds, getattr(TapedRecords, name)))
     learner = FakeLearner(Tape(), on_update=takes(1.0))
     split = run(make_config(), tmp_path, Tape(), learner=learner).whole_run().split
@@ -166,11 +168,11 @@ def test_parameters_that_others_made_nan_do_not_replace_a_good_checkpoint(tmp_pa
     records = make_records(make_config(num_checkpoints=1), tmp_path, Tape())
     records._make_state = lambda: dict(state)
     with contextlib.closing(records):
-        records.save()
+        records.save_last()
         records.steps = 4
         weight[1] = math.nan
         with pytest.raises(FloatingPointError, match="parameters not finite after 4 steps"):
-            records.save()
+            records.save_last()
     assert [load_checkpoint(path)["counts"]["steps"] for path in list_checkpoints(tmp_path)] == [0]
 
 
@@ -238,12 +240,16 @@ def test_diverged_learning_ends_the_run_and_names_the_metric(tmp_path) -> None:
     assert "nan" in (tmp_path / "metrics.csv").read_text()
 
 
-def test_diverged_learning_leaves_no_checkpoint_of_it(tmp_path) -> None:
-    tape = Tape()
-    records = make_records(make_config(), tmp_path, tape)
-    _save_what_can_be(records, FloatingPointError("diverged"), lambda: tape.append("tell"))
+def salvaged(records: TapedRecords, error: Exception) -> Tape:
+    run: Any = SimpleNamespace(records=records, team=ALONE)
+    _salvage(run, error)
     records.close()
-    assert tape == ["tell", "curve 0"]
+    return records.tape
+
+
+def test_diverged_learning_leaves_no_checkpoint_of_it(tmp_path) -> None:
+    records = make_records(make_config(), tmp_path, Tape())
+    assert salvaged(records, FloatingPointError("diverged")) == []
 
 
 def test_diverged_learning_is_seen_before_a_checkpoint_takes_the_place_of_good_ones(
@@ -263,36 +269,27 @@ def test_diverged_learning_is_seen_before_a_checkpoint_takes_the_place_of_good_o
 
 
 def test_diverged_learning_is_seen_in_the_row_after_another_failure(tmp_path) -> None:
-    tape = Tape()
-    records = make_records(make_config(), tmp_path, tape)
+    records = make_records(make_config(), tmp_path, Tape())
     records.steps = 12
     records.add_metrics({"loss": torch.tensor(math.nan)})
-    _save_what_can_be(records, RuntimeError("a worker died"), lambda: tape.append("tell"))
-    records.close()
-    assert tape == ["row 12", "tell", "curve 12"]
+    assert salvaged(records, RuntimeError("a worker died")) == ["row 12"]
 
 
 def test_first_failure_hinders_none_of_what_is_saved_after_it(tmp_path, monkeypatch) -> None:
-    tape = Tape()
-    records = make_records(make_config(), tmp_path, tape)
+    records = make_records(make_config(), tmp_path, Tape())
 
-    def broken(*, is_last: bool) -> None:
+    def broken(*, alone: bool) -> None:
         raise OSError("no space")
 
-    monkeypatch.setattr(records, "draw_curve", broken)
-    _save_what_can_be(records, RuntimeError("a worker died"), lambda: tape.append("tell"))
-    records.close()
-    assert tape == ["save 0", "tell"]
+    monkeypatch.setattr(records, "write_last_row", broken)
+    assert salvaged(records, RuntimeError("a worker died")) == ["save 0"]
 
 
 def test_last_row_after_a_failure_waits_for_no_other_learner(tmp_path, monkeypatch) -> None:
-    tape = Tape()
-    records = make_records(make_config(), tmp_path, tape)
+    records = make_records(make_config(), tmp_path, Tape())
     records.steps = 12
     monkeypatch.setattr(records._others, "merge", None)  # waits for reports that never come
-    _save_what_can_be(records, RuntimeError("a worker died"), lambda: tape.append("tell"))
-    records.close()
-    assert tape == ["row 12", "save 12", "tell", "curve 12"]  # telling waits for no Matplotlib
+    assert salvaged(records, RuntimeError("a worker died")) == ["row 12", "save 12"]
     assert "\n12," in (tmp_path / "metrics.csv").read_text()
 
 

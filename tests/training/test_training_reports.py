@@ -94,14 +94,14 @@ def test_parameters_are_compared_in_the_first_row_after_a_checkpoint_and_in_the_
     monkeypatch.setattr(metrics, "fingerprint", lambda _: 7)
     config = TrainConfig(log_interval=80, total_steps=1_900)
     records = Records(Recorded(config, tmp_path, team, exchange, dict))
-    monkeypatch.setattr(records, "_save_part", lambda **_: None)
+    monkeypatch.setattr(records, "_save_part", lambda _: None)
     compared = []
     for steps in range(80, 1_921, 80):
         records.steps = steps
         records.write_row()
         compared += [steps] * (posted[-1].fingerprint == 7)
         if steps in (400, 800):
-            records.save(steps)
+            records.save_due(steps)
     assert compared == [80, 480, 880, 1_920] and len(posted) == 24
 
 
@@ -135,8 +135,8 @@ def test_part_that_was_saved_serves_a_checkpoint_of_a_later_step() -> None:
     records: Any = object.__new__(Records)
     records.steps = records._saved_steps = 1000
     records._team, records._rows = second, None
-    records.save(alone=True)
+    records.save_after_failure()
     with pytest.raises(TeamError, match="has not answered within"):
         others.await_parts(1010)
-    records.save()
+    records.save_last()
     assert others.await_parts(1010) == {1: 1000}

@@ -218,7 +218,7 @@ def test_parameters_that_drift_apart_under_torchrun_are_found(tmp_path) -> None:
     run_dir = tmp_path / "run"
     with launched(run_dir, *SMALL, ENDLESS, program=(*TORCHRUN, str(script))) as run:
         errors = run.ends(1)
-    assert "the parameters of learner 1 are no longer those of learner 0, after 4,400" in errors
+    assert "the parameters of learner 1 are no longer those of learner 0, after 1,200" in errors
 
 
 def test_other_parameters_of_one_learner_are_an_error() -> None:

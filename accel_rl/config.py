@@ -21,9 +21,6 @@ from accel_rl.samplers import SamplerConfig
 from accel_rl.settings import check_settings, option, when
 from accel_rl.trackers import TENSORBOARD, check_trackers
 
-_MOST_CAPTURED_STEPS = 32  # of a memory
-
-
 _GROUPS = {"parallel": ParallelConfig, "sampler": SamplerConfig, "atari": AtariConfig}
 
 
@@ -90,11 +87,9 @@ class TrainConfig:
     """Seed of everything random: simulators, actions and initial parameters."""
     device: Literal["auto", "cpu", "cuda"] = option("auto", "engine", common=True)
     """Device of the network. auto: the GPU if there is one."""
-    capture: Literal["gpu", "off", "on", "auto"] = option("gpu", "engine")
-    """Run acting and updates as CUDA graphs (GPU) or compiled code (CPU).
-    on: what cannot be recorded is an error; on a CPU compiling takes a minute or more. auto: on a
-    GPU, graphs if the other options allow them; on a CPU, only if compiling was measured to save
-    more time than it takes. gpu: auto on a GPU, off on a CPU."""
+    cuda_graphs: Literal["auto", "on", "off"] = option("auto", "engine")
+    """Record acting and updates as CUDA graphs, which a GPU starts at once.
+    auto: on a GPU, what can be recorded. on: what cannot be recorded is an error."""
     gpus: int | None = option(None, "engine", common=True)
     """Number of GPUs of this machine to use.
     Each gets a learner if learners is not given. none: one GPU if there is one. 0: no GPU."""
@@ -229,10 +224,9 @@ class TrainConfig:
                 f"before each checkpoint all is learned from, and a rollout has "
                 f"{self.steps_per_iteration} steps; use a larger checkpoint_interval"
             )
-        # A network with a memory is never captured on a GPU.
-        reason = self.never_captured or (self.never_compiled if self.has_memory else None)
-        if self.capture == "on" and reason is not None:
-            raise ValueError(f"capture=on does not support {reason}; use capture=off")
+        reason = self.never_recorded
+        if self.cuda_graphs == "on" and reason is not None:
+            raise ValueError(f"cuda_graphs=on does not support {reason}; use cuda_graphs=auto")
 
     @property
     def num_learners(self) -> int:
@@ -250,23 +244,9 @@ class TrainConfig:
         return bool(self.memory)
 
     @property
-    def never_captured(self) -> str | None:
-        """The option that does not go together with ``capture``, and why; None: there is none."""
-        return self.learner.never_captured(self)
-
-    @property
-    def never_compiled(self) -> str | None:
-        """Likewise of what is compiled, on a CPU."""
-        if self.overlap:
-            return "overlap=true, whose second thread compiles nothing"
-        if not self.learner.in_rollouts:
-            return f"algo={self.algo}, whose batches differ in size"
-        if self.has_memory and self.sampler.horizon > _MOST_CAPTURED_STEPS:
-            return (
-                f"{self.memory}=true and horizon={self.sampler.horizon}: a sequence is compiled "
-                f"step by step, minutes above {_MOST_CAPTURED_STEPS}"
-            )
-        return None
+    def never_recorded(self) -> str | None:
+        """The option that does not go together with CUDA graphs, and why; None: there is none."""
+        return self.learner.never_recorded(self)
 
     @property
     def env_factory(self) -> EnvFactory:

@@ -19,8 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-
-from accel_rl.capture import Capture
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 _NUM_WARM = 3  # calls before one is recorded, in which libraries set themselves up
 _MOST_GRAPHS = 8  # of one function: each has results of its own
@@ -31,13 +30,14 @@ _LOGGER = logging.getLogger(__name__)
 Kind = Literal["updates", "actions"]
 
 
-class Fixed(NamedTuple):
+@dataclass(frozen=True, eq=False)  # a leaf of trees, unlike tuples
+class Fixed:
     """An argument whose tensors stay where they are from call to call, so that none is copied."""
 
     tree: Any
 
 
-class Graphs(Capture):
+class Graphs:
     """Records acting and whole updates on ``device``, a GPU.
 
     Args:
@@ -50,7 +50,7 @@ class Graphs(Capture):
     """
 
     def __init__(self, device: torch.device, *, is_required: bool = True) -> None:
-        super().__init__(device, backend=None)  # regions are parts of what is recorded
+        self._device = device
         self.is_required = is_required
         self.num_recorded = 0
         self._counts = {"updates": [0, 0], "actions": [0, 0]}  # by graphs, and in all
@@ -121,8 +121,8 @@ class Graphs(Capture):
             reason = str(error).strip().partition("\n")[0]
             if self.is_required:
                 raise ValueError(
-                    f"capture=on: {kind} cannot be recorded as a CUDA graph ({reason}); use "
-                    f"capture=auto, which then runs them as they are, or capture=off"
+                    f"cuda_graphs=on: {kind} cannot be recorded as a CUDA graph ({reason}); use "
+                    f"cuda_graphs=auto, which then runs them as they are"
                 ) from error
             _LOGGER.warning("%s run without a CUDA graph, which is slower: %s", kind, reason)
             return None
@@ -202,7 +202,7 @@ class Recorded:
     """A function of `Graphs.whole`; ``is_replayed``: its last call was a graph."""
 
     function: Callable[..., Any]
-    capture: Graphs
+    graphs: Graphs
     device: torch.device
     pool: Pool
     kind: Kind
@@ -211,8 +211,8 @@ class Recorded:
     is_replayed: bool = False
 
     def __call__(self, *arguments: Any) -> Any:
-        leaves, build = _flatten(arguments)
-        key = tuple(_describe(each) for each in leaves)
+        leaves, tree = tree_flatten(arguments)
+        key = tuple(map(_describe, leaves))
         if key not in self._shapes and len(self._shapes) < _MOST_GRAPHS and not self._is_refused:
             self._shapes[key] = _Shape([_place(each, self.device) for each in leaves])
         shape = self._shapes.get(key)
@@ -220,11 +220,11 @@ class Recorded:
             # Its shapes change all the time, or it cannot be recorded.
             self.is_replayed = False
             places = [_place(each, self.device, copies=False) for each in leaves]
-            return self.function(*build(places))
+            return self.function(*tree_unflatten(places, tree))
         for index, given in enumerate(leaves):
             shape.stage(index, given)
         if shape.recording is None:
-            result = self._run(shape, build)
+            result = self._run(shape, partial(self.function, *tree_unflatten(shape.leaves, tree)))
             if shape.recording is None:
                 self.is_replayed = False
                 return result
@@ -233,18 +233,18 @@ class Recorded:
         shape.recording.graph.replay()
         return shape.recording.result
 
-    def _run(self, shape: _Shape, build: Callable[[list[Any]], Any]) -> Any:
+    def _run(self, shape: _Shape, run: Callable[[], Any]) -> Any:
         """Run it as it is, where others record; or record it there, after some such calls."""
-        run, result = partial(self.function, *build(shape.leaves)), None
+        result = None
         current = torch.cuda.current_stream(self.device)
         shape.num_calls += 1
-        with self.capture.aside():
+        with self.graphs.aside():
             if shape.num_calls > _NUM_WARM:
-                shape.recording = self.capture.record(self.kind, run, self.pool)
+                shape.recording = self.graphs.record(self.kind, run, self.pool)
                 self._is_refused = shape.recording is None
             if shape.recording is None:
                 result = run()
-                for each in _flatten(result)[0]:
+                for each in tree_leaves(result):
                     if isinstance(each, Tensor):  # else the next one there may get its memory
                         each.record_stream(current)
         return result
@@ -259,8 +259,8 @@ class Held:
 
     def hold(self, tree: Any) -> Any:
         """Return ``tree`` in the same memory as last time, if it has the same shape."""
-        leaves, build = _flatten((tree,))
-        key = tuple(_describe(each) for each in leaves)
+        leaves, shape = tree_flatten(tree)
+        key = tuple(map(_describe, leaves))
         if key != self._key:
             self._key = key
             self._places = [
@@ -269,7 +269,7 @@ class Held:
         for place, given in zip(self._places, leaves, strict=True):
             if isinstance(place, Tensor) and place is not given:
                 place.copy_(given.detach(), non_blocking=True)
-        return build(self._places)[0]
+        return tree_unflatten(self._places, shape)
 
 
 def without_inference_mode(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -283,32 +283,11 @@ def without_inference_mode(method: Callable[..., Any]) -> Callable[..., Any]:
     return torch.no_grad()(partial(inner, method.__self__))  # type: ignore[attr-defined]
 
 
-def _flatten(tree: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
-    """The leaves of tuples, named ones, dicts and lists, and what builds such a tree of leaves."""
-    leaves: list[Any] = []
-    build = _take(tree, leaves)
-    return leaves, lambda places: build(iter(places))
-
-
-def _take(node: Any, leaves: list[Any]) -> Callable[[Iterator[Any]], Any]:
-    if isinstance(node, dict):
-        parts = {name: _take(each, leaves) for name, each in node.items()}
-        return lambda rest: {name: part(rest) for name, part in parts.items()}
-    if isinstance(node, tuple | list) and not isinstance(node, Fixed):
-        rows, kind = [_take(each, leaves) for each in node], type(node)
-        is_named = hasattr(node, "_fields")
-        return lambda rest: (
-            kind(*(row(rest) for row in rows)) if is_named else kind(row(rest) for row in rows)
-        )
-    leaves.append(node)
-    return next
-
-
 def _describe(leaf: Any) -> Hashable:
     if isinstance(leaf, Tensor):
         return leaf.shape, leaf.stride(), leaf.dtype
     if isinstance(leaf, Fixed):
-        parts = [each for each in _flatten((leaf.tree,))[0] if isinstance(each, Tensor)]
+        parts = [each for each in tree_leaves(leaf.tree) if isinstance(each, Tensor)]
         return tuple((each.data_ptr(), each.shape, each.stride()) for each in parts)
     return float if isinstance(leaf, float) else leaf
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from accel_rl.agents.normalizer import Normalizer
-from accel_rl.capture import EAGER, Capture
+from accel_rl.graphs import Graphs
 from accel_rl.models import Sequences
 
 
@@ -16,7 +16,7 @@ class Agent:
 
     Attributes:
         model: the network. Learners change its parameters.
-        capture: how acting and learning are compiled, or recorded as CUDA graphs.
+        graphs: records acting and learning as CUDA graphs. None: they run as they are.
         normalizer: normalizes observations before the network sees them. None: they stay as they
             are.
         epsilon: probability of a random action, ``[B]`` or ``[1]``; None: it has none.
@@ -26,7 +26,7 @@ class Agent:
     """
 
     model: Any
-    capture: Capture = EAGER
+    graphs: Graphs | None = None
     normalizer: Normalizer | None = None
     epsilon: Tensor | None = None
     is_random: bool = False

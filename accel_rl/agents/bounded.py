@@ -12,7 +12,7 @@ from torch import Tensor
 
 from accel_rl.agents.agent import Agent
 from accel_rl.agents.distributions import spread
-from accel_rl.capture import EAGER, Capture
+from accel_rl.graphs import Graphs
 from accel_rl.models import Sequences
 from accel_rl.models.soft import flat
 from accel_rl.spaces import Leaf, Space, describe, follow, leaves_of, map_leaves, size_of
@@ -28,7 +28,7 @@ class BoundedAgent(Agent):
             training, ``[N, D]``. ``observation``: ``[N, size]`` float32, all leaves side by side.
             ``noise``: ``[N, D]`` standard normal numbers; it uses no other randomness.
         decide: ``decide(model, observation)`` returns the best ones, for evaluations.
-        capture: Of acting, and for its learner.
+        graphs: Records acting and learning as CUDA graphs. None: they run as they are.
         is_greedy: It acts by ``decide``.
 
     Attributes:
@@ -42,12 +42,12 @@ class BoundedAgent(Agent):
         action: Space,
         explore: Callable[[Any, Tensor, Tensor], Tensor],
         decide: Callable[[Any, Tensor], Tensor],
-        capture: Capture = EAGER,
+        graphs: Graphs | None = None,
         *,
         is_greedy: bool = False,
     ) -> None:
         self.model = model
-        self.capture = capture
+        self.graphs = graphs
         self.decide = decide
         self.action = action
         self._explore = explore
@@ -63,7 +63,7 @@ class BoundedAgent(Agent):
             for kind in zip(*map(_numbers, leaves), strict=True)
         )
         self.num_actions = len(self._low)
-        self._choose = capture(self._greedily if is_greedy else self._by_noise)
+        self._choose = self._greedily if is_greedy else self._by_noise
 
     @torch.inference_mode()
     def act(
@@ -112,7 +112,7 @@ class BoundedAgent(Agent):
     def greedy(self) -> BoundedAgent:
         """One of the same network that takes its best actions."""
         functions = self._explore, self.decide
-        return BoundedAgent(self.model, self.action, *functions, self.capture, is_greedy=True)
+        return BoundedAgent(self.model, self.action, *functions, self.graphs, is_greedy=True)
 
 
 def _numbers(leaf: Leaf) -> list[NDArray[Any]]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from accel_rl.agents.agent import Agent
 from accel_rl.agents.distributions import CATEGORICAL, Distribution, Drawn
 from accel_rl.agents.masks import split_mask
-from accel_rl.capture import EAGER, Capture
+from accel_rl.graphs import Graphs
 from accel_rl.models import PolicyValue, RecurrentModel, Sequences
 from accel_rl.models.recurrent import run
 
@@ -22,7 +22,7 @@ class PolicyAgent(Agent):
 
     Args:
         model: the network, a `PolicyValueModel`, or a `RecurrentModel` that gives a `PolicyValue`.
-        capture: how acting and learning are compiled, or recorded as CUDA graphs.
+        graphs: records acting and learning as CUDA graphs. None: they run as they are.
         is_greedy: True: it takes the most probable action, the first of several.
         distribution: meaning of the network's outputs. Default: logits of a softmax.
     """
@@ -30,16 +30,15 @@ class PolicyAgent(Agent):
     def __init__(
         self,
         model: Any,
-        capture: Capture = EAGER,
+        graphs: Graphs | None = None,
         *,
         is_greedy: bool = False,
         distribution: Distribution = CATEGORICAL,
     ) -> None:
         self.model = model
-        self.capture = capture
+        self.graphs = graphs
         self.distribution = distribution
-        self._choose = capture(_most_probable if is_greedy else _choose)
-        self._draw = capture(_draw)
+        self._choose = _most_probable if is_greedy else _choose
 
     @property
     def remembers(self) -> bool:
@@ -67,13 +66,13 @@ class PolicyAgent(Agent):
         """
         if self.normalizer is not None:
             observation = self.normalizer(observation)
-        *drawn, after = self._draw(self.model, self.distribution, observation, uniform, memory)
+        *drawn, after = _draw(self.model, self.distribution, observation, uniform, memory)
         return Drawn(*drawn) if memory is None else (Drawn(*drawn), after)
 
     def greedy(self) -> PolicyAgent:
         """Return an agent with the same network that always takes the most probable action."""
         more: dict[str, Any] = {"is_greedy": True, "distribution": self.distribution}
-        agent = PolicyAgent(self.model, self.capture, **more)
+        agent = PolicyAgent(self.model, self.graphs, **more)
         agent.normalizer = self.normalizer
         return agent
 

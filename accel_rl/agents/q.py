@@ -9,7 +9,7 @@ from torch import Tensor
 
 from accel_rl.agents.agent import Agent
 from accel_rl.agents.masks import masked, split_mask
-from accel_rl.capture import EAGER, Capture
+from accel_rl.graphs import Graphs
 from accel_rl.models import RecurrentModel, Sequences
 from accel_rl.models.recurrent import run
 
@@ -26,19 +26,19 @@ class QAgent(Agent):
             network computes values.
         epsilon: probability of a random action: ``[B]``, one for each environment, or ``[1]``, one
             for all. The learner replaces it.
-        capture: how acting and learning are compiled, or recorded as CUDA graphs.
+        graphs: records acting and learning as CUDA graphs. None: they run as they are.
     """
 
     epsilon: Tensor
 
     def __init__(
-        self, model: Any, support: Tensor | None, epsilon: Tensor, capture: Capture = EAGER
+        self, model: Any, support: Tensor | None, epsilon: Tensor, graphs: Graphs | None = None
     ) -> None:
         self.model = model
         self.support = support
         self.epsilon = epsilon
-        self.capture = capture
-        self._choose = capture(_choose)
+        self.graphs = graphs
+        self._choose = _choose
 
     @property
     def remembers(self) -> bool:
@@ -74,7 +74,7 @@ class QAgent(Agent):
             epsilon: probability of a random action.
         """
         given = torch.full_like(self.epsilon[:1], epsilon)
-        return QAgent(self.model, self.support, given, self.capture)
+        return QAgent(self.model, self.support, given, self.graphs)
 
     def greedy(self) -> QAgent:
         """Return an agent with the same network that always takes the action of largest value."""

@@ -35,7 +35,7 @@ from accel_rl.algos.normalization import make_normalization
 from accel_rl.algos.returns import importance_ratio, vtrace
 from accel_rl.algos.task import Batch, Network, RunOptions, SamplerOptions, Task, shares_updates
 from accel_rl.algos.update import Update, masked_mean, sums
-from accel_rl.graphs import Fixed, Graphs
+from accel_rl.graphs import Fixed
 from accel_rl.models import PolicyValue
 from accel_rl.parallel import Exchange, RMSProp
 from accel_rl.settings import option, when
@@ -111,11 +111,11 @@ class A2CConfig(ActorCriticConfig):
         assert isinstance(agent, PolicyAgent)
         return A2C(agent, self, exchange, task)
 
-    def never_captured(self, run: RunOptions) -> str | None:
-        """Return what does not go together with ``capture=on`` and why; None: nothing."""
+    def never_recorded(self, run: RunOptions) -> str | None:
+        """Return what does not go together with ``cuda_graphs=on`` and why; None: nothing."""
         if self.normalize_advantage and shares_updates(run):
             return "normalize_advantage=true of several learners, who meet within A2C's loss"
-        return super().never_captured(run)
+        return super().never_recorded(run)
 
     def batches(self, sampler: SamplerOptions) -> dict[str, Batch]:
         """Return the batches that learners in step must be able to divide: environments."""
@@ -195,8 +195,7 @@ class A2C:
         self.config = config
         self.agent = agent
         self._exchange = exchange
-        self._losses = agent.capture(self._compute_losses)
-        self._update = Update(config, exchange, agent.capture)
+        self._update = Update(config, exchange, agent.graphs)
         self._normalization = make_normalization(config, agent, exchange, task)
         self.metric_names = (*A2CLoss._fields[1:], "mean_value_target", *self._update.names)
 
@@ -232,14 +231,14 @@ class A2C:
         is_usual = len(batch.final_step) == 0
         given: Any = batch._replace(host=None)
         stays = batch.stays and self._normalization is None  # which makes other tensors
-        if stays and is_usual and isinstance(self.agent.capture, Graphs):
+        if stays and is_usual and self.agent.graphs is not None:
             given = Fixed(given)
         self._update.run(self._evaluate, lr, given, is_usual=is_usual)
         return self._update.take()
 
     def _evaluate(self, batch: RolloutTensors) -> tuple[Tensor, dict[str, Tensor], Tensor, None]:
         values = bootstrap_values(self.agent, batch, self.config)
-        loss, metrics = self._losses(batch.without_finals(), *values)
+        loss, metrics = self._compute_losses(batch.without_finals(), *values)
         return loss, metrics, batch.valid.sum(), None
 
     def _compute_losses(

@@ -111,7 +111,7 @@ def make_policy_agent(network: Network, *, scale_actions: bool = True) -> Policy
         model = make_model(network.model, space, num_heads, device, network.unmasked)
         if num_free:
             model = WithFree(model, num_free).to(device)
-    return PolicyAgent(model, network.capture, distribution=distribution)
+    return PolicyAgent(model, network.graphs, distribution=distribution)
 
 
 def evaluate(

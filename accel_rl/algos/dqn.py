@@ -50,8 +50,7 @@ from accel_rl.algos.replay_config import ReplayConfig, sent
 from accel_rl.algos.replay_learner import ReplayLearner
 from accel_rl.algos.task import Network, RunOptions, Task, remembers_nothing, shares_updates
 from accel_rl.algos.update import masked_mean, masked_shares
-from accel_rl.capture import Compiled
-from accel_rl.graphs import Fixed, Graphs
+from accel_rl.graphs import Fixed
 from accel_rl.parallel import ALONE, Adam, Exchange, FlatParameters, Ranks, RMSProp, Rule
 from accel_rl.settings import option, when
 
@@ -77,7 +76,6 @@ class DQNConfig(ReplayConfig):
     """
 
     # 0.03 and 0.13 were saved in two comparisons, benchmarks/results/training_gate_2cores.json.
-    compiled: ClassVar = Compiled(seconds=83.0, share=0.08, per_million=8700.0)
     learns_sequences: ClassVar[bool] = True
 
     lr: float = option(2.5e-4, common=True)
@@ -244,11 +242,11 @@ class DQNConfig(ReplayConfig):
             f"{-(-self.batch_size // unit) * unit}, or another sequence_length"
         )
 
-    def never_captured(self, run: RunOptions) -> str | None:
-        """Return what does not go together with ``capture=on`` and why; None: nothing."""
+    def never_recorded(self, run: RunOptions) -> str | None:
+        """Return what does not go together with ``cuda_graphs=on`` and why; None: nothing."""
         if run.has_memory:
             return f"{run.memory}=true, whose batches of sequences have shapes that change"
-        return super().never_captured(run)
+        return super().never_recorded(run)
 
     def final_epsilons(self, envs: range, num_envs: int) -> list[float]:
         """What epsilon falls to: one for all, or one for each of ``envs`` among ``num_envs``."""
@@ -292,11 +290,10 @@ class DQN(ReplayLearner):
         finals = config.final_epsilons(range(begin, begin + B), num_sharing * B)
         self._final_epsilon = torch.tensor(finals)  # on the host, like the next
         self._epsilon = torch.empty(0)
-        self._losses = agent.capture(self._compute_losses)
         self.metric_names = ("loss", "q_value", "priority", "epsilon", *self.metric_names)
         # A graph gathers where the replay is; the numbers of what it gathers are drawn before it.
         is_near = isinstance(self.replay, Replay) and self.replay.device == self.device
-        self._gathers = isinstance(agent.capture, Graphs) and is_near
+        self._gathers = agent.graphs is not None and is_near
         self.adjust()
 
     def get_state(self) -> dict[str, Any]:
@@ -365,7 +362,7 @@ class DQN(ReplayLearner):
     def _evaluate(
         self, batch: Transitions | SequenceBatch, weight: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor], Tensor, Tensor]:
-        loss, priority, metrics = self._losses(batch, weight)
+        loss, priority, metrics = self._compute_losses(batch, weight)
         if self._priorities is not None:
             valid = batch.valid if batch.valid.ndim == 1 else batch.valid.any(0)
             priority = priority.masked_fill(~valid, 0.0)  # a final one may be gone

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal, Self
 from accel_rl.agents import Agent
 from accel_rl.algos.learner import Learner, check_call
 from accel_rl.algos.task import Batch, Network, RunOptions, SamplerOptions, Task
-from accel_rl.capture import Compiled
 from accel_rl.parallel import LASAGNE_EPS, Exchange, Rule
 from accel_rl.settings import check_settings, option, when
 
@@ -38,9 +37,6 @@ class LearnerConfig:
     """Whether the agents draw floats without bounds, which the environments then clip."""
     depends_on_speed: ClassVar[bool] = False
     """Whether options that change the speed also change what is learned."""
-    compiled: ClassVar[Compiled | None] = None
-    """Measured effect of compiling on a CPU, which capture=auto uses.
-    None: not measured. Each class must state it itself; it is not inherited."""
 
     gamma: float = option(0.99, common=True)
     """Discount of one step."""
@@ -157,8 +153,8 @@ class LearnerConfig:
         """
         self.check_halves("num_envs", run.sampler.num_envs)
 
-    def never_captured(self, run: RunOptions) -> str | None:
-        """Return the option that ``capture=on`` does not work with, and why, or None.
+    def never_recorded(self, run: RunOptions) -> str | None:
+        """Return the option that ``cuda_graphs=on`` does not work with, and why, or None.
 
         Args:
             run: the options of the run.

@@ -32,7 +32,7 @@ from accel_rl.algos.minibatches import MinibatchConfig, Minibatches, all_steps, 
 from accel_rl.algos.normalization import make_normalization
 from accel_rl.algos.task import Task
 from accel_rl.algos.update import Update, masked_mean, masked_shares, sums
-from accel_rl.graphs import Fixed, Graphs, Held
+from accel_rl.graphs import Fixed, Held
 from accel_rl.models import PolicyValue, Sequences
 from accel_rl.parallel import Adam, Exchange
 from accel_rl.settings import option, when
@@ -199,8 +199,7 @@ class PPO:
         self.agent = agent
         self._exchange = exchange
         self.behaviour = Behaviour(exchange.parameters)
-        self._losses = agent.capture(self.compute_losses)
-        self._update = Update(config, exchange, agent.capture)
+        self._update = Update(config, exchange, agent.graphs)
         self._held = Held()
         self._normalization = make_normalization(config, agent, exchange, task)
         self.metric_names = (*PPOLoss._fields[1:], "mean_value_target", *self._update.names)
@@ -234,10 +233,10 @@ class PPO:
         clip_range = config.clip_range
         if config.clip_schedule == "linear":
             clip_range *= config.remaining(progress)
-        is_captured = isinstance(self.agent.capture, Graphs)
+        is_recorded = self.agent.graphs is not None
         # Learners meet to normalize, which no graph does for them.
         meets = config.normalize_advantage and self._exchange.num_sharing > 1
-        gathers = is_captured and not meets
+        gathers = is_recorded and not meets
         if gathers:
             observation, whole = self._held.hold((observation, whole))
         for index, sequences in self._minibatches.of(batch):
@@ -276,7 +275,7 @@ class PPO:
         sequences: Sequences | None,
         clip_range: float,
     ) -> tuple[Tensor, dict[str, Tensor], Tensor, None]:
-        loss, metrics = self._losses(observation, batch, sequences, clip_range)
+        loss, metrics = self.compute_losses(observation, batch, sequences, clip_range)
         return loss, metrics, batch.valid.sum(), None
 
     def compute_losses(

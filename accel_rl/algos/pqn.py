@@ -34,7 +34,7 @@ from accel_rl.algos.q_learning import (
 from accel_rl.algos.returns import fold_truncation, lambda_returns, values_beyond
 from accel_rl.algos.task import Network, Task
 from accel_rl.algos.update import Update, masked_mean, masked_shares
-from accel_rl.graphs import Fixed, Graphs, Held
+from accel_rl.graphs import Fixed, Held
 from accel_rl.models import Sequences
 from accel_rl.parallel import Exchange, RAdam
 from accel_rl.settings import option
@@ -147,8 +147,7 @@ class PQN:
         self._exchange = exchange
         self._schedule_steps = schedule_steps
         device = exchange.parameters.parameter.device
-        self._losses = agent.capture(self._compute_losses)
-        self._update = Update(config, exchange, agent.capture)
+        self._update = Update(config, exchange, agent.graphs)
         self._held = Held()
         self._minibatches = Minibatches(config, exchange.num_sharing, seed, device)
         self._final_epsilon = torch.tensor([config.epsilon_final], device=device)
@@ -175,11 +174,11 @@ class PQN:
         """
         config = self.config
         observation, whole = self._prepare(batch)
-        if is_captured := isinstance(self.agent.capture, Graphs):
+        if is_recorded := self.agent.graphs is not None:
             observation, whole = self._held.hold((observation, whole))
         lr = config.lr * config.remaining(progress)
         for chosen, sequences in self._minibatches.of(batch):
-            given = Fixed((observation, whole)) if is_captured else (observation, whole)
+            given = Fixed((observation, whole)) if is_recorded else (observation, whole)
             self._update.run(self._evaluate, lr, given, chosen, sequences)
         if steps is not None and self._schedule_steps is not None:
             progress = min(1.0, steps / self._schedule_steps)  # of the next rollout
@@ -192,7 +191,7 @@ class PQN:
     ) -> tuple[Tensor, dict[str, Tensor], Tensor, None]:
         observation, whole = steps
         minibatch = Minibatch(*(rows_of(field, chosen) for field in whole))
-        loss, metrics = self._losses(rows_of(observation, chosen), minibatch, sequences)
+        loss, metrics = self._compute_losses(rows_of(observation, chosen), minibatch, sequences)
         return loss, metrics, minibatch.valid.sum(), None
 
     def _compute_losses(

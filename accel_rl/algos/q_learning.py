@@ -68,7 +68,7 @@ def make_q_agent(
         model = make_recurrent_q_model(network.model, *shapes, *outputs, device, memory)
     else:
         model = make_q_model(network.model, *shapes, *outputs, device, network.unmasked)
-    return QAgent(model, support, start, network.capture)
+    return QAgent(model, support, start, network.graphs)
 
 
 def evaluate_q(

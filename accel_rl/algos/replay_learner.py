@@ -68,7 +68,7 @@ class ReplayLearner(ABC):
         self._seed = seed
         self._noise: torch.Generator | None = None
         self.pace = Pace(config, ranks.size, exchange.num_sharing)
-        self.optimizer = Update(config, exchange, agent.capture)
+        self.optimizer = Update(config, exchange, agent.graphs)
         self.metric_names: tuple[str, ...] = (*PACE_METRICS, *self.optimizer.names)
 
     def get_state(self) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class SACConfig(ReplayConfig):
         network.check_given(name, "auto", "mlp")
         temperature = 1.0 if self.temperature is None else self.temperature
         model = SoftModel(env.observation, size_of(env.action), temperature).to(network.device)
-        return BoundedAgent(model, env.action, explore, decide, network.capture)
+        return BoundedAgent(model, env.action, explore, decide, network.graphs)
 
     def evaluating(self, agent: Agent) -> BoundedAgent:
         """Return an agent of the same network that takes the mean."""
@@ -184,7 +184,6 @@ class SAC(ReplayLearner):
         self._critics = list(agent.model.critics.parameters())
         given = config.target_entropy
         self._target_entropy = -float(agent.num_actions) if given is None else given
-        self._losses = agent.capture(self._compute_losses)
         own = (*SoftLoss._fields[1:], "q_value", "entropy", "temperature")
         self.metric_names = (*own, *self.metric_names)
         self.adjust()
@@ -218,7 +217,7 @@ class SAC(ReplayLearner):
     def _evaluate(
         self, batch: Transitions, noise: Tensor
     ) -> tuple[Tensor, dict[str, Tensor], Tensor, None]:
-        loss, metrics = self._losses(batch, noise)
+        loss, metrics = self._compute_losses(batch, noise)
         return loss, metrics, batch.valid.sum(), None
 
     def _compute_losses(

@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from numpy.typing import NDArray
 
-from accel_rl.capture import EAGER, Capture
 from accel_rl.envs.base import EnvSpec
+from accel_rl.graphs import Graphs
 from accel_rl.models import MemorySpec, PreviousInputs
 from accel_rl.parallel import ALONE, ParallelConfig, Ranks
 from accel_rl.spaces import tensor_views, without_mask
@@ -22,7 +22,7 @@ class Network(NamedTuple):
         env: spec of the environment.
         device: device of the network.
         lstm: whether the network has an LSTM; only for algorithms that learn sequences.
-        capture: how acting and the learner's computations are compiled.
+        graphs: records acting and learning as CUDA graphs. None: they run as they are.
         observations: two observations, ``[2, ...]``, with which a network of the user's own is
             tested.
         gru: whether the network has a GRU.
@@ -33,7 +33,7 @@ class Network(NamedTuple):
     env: EnvSpec
     device: torch.device
     lstm: bool = False
-    capture: Capture = EAGER
+    graphs: Graphs | None = None
     observations: NDArray[Any] | None = None
     gru: bool = False
     previous_action_reward: bool = False

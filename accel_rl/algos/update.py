@@ -15,7 +15,6 @@ from torch import Tensor
 
 from accel_rl.algos.learner_config import LearnerConfig
 from accel_rl.algos.norms import Norms
-from accel_rl.capture import EAGER, Capture
 from accel_rl.graphs import Graphs
 from accel_rl.parallel import Exchange, Local
 
@@ -38,13 +37,15 @@ class Update:
         names: Names of the metrics that are measured here, beside those of the learner.
     """
 
-    def __init__(self, config: LearnerConfig, exchange: Exchange, capture: Capture = EAGER) -> None:
+    def __init__(
+        self, config: LearnerConfig, exchange: Exchange, graphs: Graphs | None = None
+    ) -> None:
         self._exchange = exchange
         # One graph where there is one learner; else one before learners meet, and one behind.
         self._is_alone = type(exchange) is Local
-        self._graphs = capture if isinstance(capture, Graphs) else None
-        if self._graphs is not None:
-            self._recorded = self._graphs.whole(self._minimize, self._begin, self._end)
+        self._graphs = graphs
+        if graphs is not None:
+            self._recorded = graphs.whole(self._minimize, self._begin, self._end)
         self._totals: dict[tuple[str, ...], Tensor] = {}
         self._counts: dict[tuple[str, ...], int] = {}
         self._interval = config.gradient_cosine_interval
@@ -93,14 +94,14 @@ class Update:
     def run(self, compute: Compute, lr: float, *inputs: Any, is_usual: bool = True) -> Any:
         """`step` with the loss, metrics and number of samples that ``compute(*inputs)`` gives.
 
-        Captured, all of it is one graph. Then ``inputs`` are trees of tensors and numbers, of which
-        ``compute`` gets those that are floats as 0-d tensors, and it is not called every time.
+        With graphs, all of it is one graph. Then ``inputs`` are trees of tensors and numbers, of
+        which ``compute`` gets floats as 0-d tensors, and ``compute`` is not called every time.
 
         Args:
             compute: The forward pass.
             lr: Learning rate.
             inputs: Its arguments.
-            is_usual: Whether ``inputs`` are of a shape that comes often; others are not captured.
+            is_usual: Whether ``inputs`` are of a shape that comes often; others are not recorded.
 
         Returns:
             What else ``compute`` gave, to be used up before the next update.

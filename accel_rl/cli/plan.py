@@ -15,7 +15,7 @@ from accel_rl.samplers import ActionServer
 from accel_rl.samplers.layout import plan_workers
 from accel_rl.system.topology import Machine, Seat, format_cpus, read_machine
 from accel_rl.training.build import agent_of, make_sampler, sampler_share
-from accel_rl.training.devices import gpu_nodes, learner_device, make_capture
+from accel_rl.training.devices import gpu_nodes, learner_device, make_graphs
 from accel_rl.training.torch_setup import sampling_threads
 
 PLAN = "--plan"
@@ -76,7 +76,7 @@ def _measure(config: TrainConfig, spec: EnvSpec) -> float:
     share = replace(share, horizon=min(share.horizon, _MOST_STEPS), decorrelation_steps=0)
     try:
         with sampling_threads():
-            agent = agent_of(config, spec, device, capture=make_capture(config, device))
+            agent = agent_of(config, spec, device, graphs=make_graphs(config, device))
             with (
                 closing(make_sampler(config, share, config.seed, device, ranks)) as sampler,
                 closing(ActionServer(agent, sampler, device)) as server,

@@ -9,6 +9,7 @@ from accel_rl.options import Option
 
 _ELSEWHERE = {
     "buffer_size": ["replay_size"],
+    "capture": ["cuda_graphs"],
     "clip_coef": ["clip_range"],
     "discount": ["gamma"],
     "discount_factor": ["gamma"],
@@ -26,7 +27,7 @@ _ELSEWHERE = {
     "update_epochs": ["epochs"],
     "vf_coef": ["value_coefficient"],
 }
-"""names of Stable-Baselines3, CleanRL and others, and ours for the same"""
+"""names of Stable-Baselines3, CleanRL, others and earlier versions, and ours for the same"""
 
 
 def suggest_option(key: str, options: Mapping[str, Option]) -> str:

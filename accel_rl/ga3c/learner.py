@@ -23,7 +23,6 @@ from accel_rl.algos.actor_critic import check_clips, evaluate, make_policy_agent
 from accel_rl.algos.learner_config import LearnerConfig, name_of, require
 from accel_rl.algos.task import Network, RunOptions, Task
 from accel_rl.algos.update import Update, sums
-from accel_rl.capture import EAGER, Capture
 from accel_rl.graphs import Fixed, Graphs
 from accel_rl.models import PolicyValue, Sequences
 from accel_rl.parallel import Exchange, RMSProp
@@ -146,11 +145,11 @@ class GA3CConfig(LearnerConfig):
                 f"leave it out"
             )
 
-    def never_captured(self, run: RunOptions) -> str | None:
-        """Return the option that ``capture=on`` does not work with, and why, or None."""
+    def never_recorded(self, run: RunOptions) -> str | None:
+        """Return the option that ``cuda_graphs=on`` does not work with, and why, or None."""
         if run.has_memory:
             return f"{run.memory}=true with algo={run.algo}, whose segments differ in length"
-        return super().never_captured(run)
+        return super().never_recorded(run)
 
     @property
     def rule(self) -> RMSProp:
@@ -260,13 +259,13 @@ class GA3C:
         agent: PolicyAgent,
         config: GA3CConfig,
         exchange: Exchange,
-        capture: Capture = EAGER,
+        graphs: Graphs | None = None,
     ) -> None:
         self.config = config
         self._agent = agent
         self._exchange = exchange
-        self._update = Update(config, exchange, capture)
-        self._is_captured = isinstance(capture, Graphs)
+        self._update = Update(config, exchange, graphs)
+        self._is_recorded = graphs is not None
         self.metric_names = (*A2CLoss._fields[1:], "mean_value_target", *self._update.names)
 
     def get_state(self) -> dict[str, Any]:
@@ -283,7 +282,7 @@ class GA3C:
         the tensors of ``batch`` must be where those of the last one of this size were.
         """
         rate = self.config.lr * self.config.remaining(progress)
-        given = Fixed(batch) if self._is_captured else batch
+        given = Fixed(batch) if self._is_recorded else batch
         self._update.run(self._compute, rate, given)
         return self._update.take()
 

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from accel_rl.agents import PolicyAgent
-from accel_rl.capture import Capture
 from accel_rl.config import TrainConfig
 from accel_rl.ga3c.learner import GA3C, GA3CConfig
 from accel_rl.ga3c.meter import QueueMeter
@@ -21,6 +20,7 @@ from accel_rl.ga3c.sampler import QueuedSampler
 from accel_rl.ga3c.threads import QueueThreads
 from accel_rl.ga3c.tuner import Tuner
 from accel_rl.ga3c.versions import VersionExchange, Versions
+from accel_rl.graphs import Graphs
 from accel_rl.models.recurrent import joined_size
 from accel_rl.parallel import FlatParameters, Team
 from accel_rl.runs.files import draw_or_warn, write_whole
@@ -28,7 +28,7 @@ from accel_rl.runs.tables import CsvTable
 from accel_rl.samplers.base import SamplerTimes
 from accel_rl.system.topology import available_cpus
 from accel_rl.training.build import agent_of
-from accel_rl.training.devices import capture_of, learner_device, make_capture
+from accel_rl.training.devices import graphs_of, learner_device, make_graphs
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.records import Records
 from accel_rl.training.run import Run
@@ -183,8 +183,8 @@ class QueuedRun(Run[QueuedSampler, GA3C]):
         return f"in {self.sampler.config.num_groups} agents"
 
     @property
-    def capture(self) -> Capture:
-        return self.threads.capture
+    def graphs(self) -> Graphs | None:
+        return self.threads.graphs
 
     def close(self, *, waits: bool = True) -> None:
         try:
@@ -218,7 +218,7 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
         tried = num_training + config.evaluation_envs
         agent = agent_of(config, sampler.env_spec, device, env_index=tried)
         assert isinstance(agent, PolicyAgent)
-        capture = capture_of(config, agent.model, make_capture(config, device))
+        graphs = graphs_of(config, agent.model, make_graphs(config, device))
         if agent.remembers:
             sampler.remember(joined_size(agent.model), tells_reward=bool(agent.model.previous))
         flat = FlatParameters(agent.model)
@@ -226,7 +226,7 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
         versions = Versions(flat.parameter, learner.rule, max_norm, gradient_norm_eps=eps)
         exchange = VersionExchange(flat, versions)
         learns = GA3C(agent, learner, exchange)
-        threads = QueueThreads(agent, learns, versions, sampler, device, capture)
+        threads = QueueThreads(agent, learns, versions, sampler, device, graphs)
         evaluator = None
         if config.evaluation_interval:
             evaluator = Evaluator(config, agent, device, team, num_training)

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accel_rl.agents import PolicyAgent, sample_categorical
-from accel_rl.capture import EAGER, Capture
 from accel_rl.ga3c.learner import GA3C, Samples
 from accel_rl.ga3c.padding import GraphPredictor, Places, padded_size, probability_of
 from accel_rl.ga3c.queue import QueueClosed
@@ -68,15 +67,14 @@ class QueueThreads:
         versions: Versions,
         sampler: QueuedSampler,
         device: torch.device,
-        capture: Capture = EAGER,
+        graphs: Graphs | None = None,
     ) -> None:
         self._agent = agent
         self._learner = learner
         self._versions = versions
         self._sampler = sampler
         self._device = device
-        self.capture = capture
-        self._graphs = capture if isinstance(capture, Graphs) else None
+        self.graphs = graphs
         # That of the model; a new thread would begin with the first one.
         self._gpu = torch.cuda.current_device() if device.type == "cuda" else None
         self.trainings = Trainings()
@@ -177,17 +175,17 @@ class QueueThreads:
     def _make_network(self) -> tuple[PolicyAgent, VersionExchange]:
         with self._making:
             model: Any = copy.deepcopy(self._agent.model)
-            flat, copies = FlatParameters(model), self._graphs is not None
+            flat, copies = FlatParameters(model), self.graphs is not None
             return type(self._agent)(model), VersionExchange(flat, self._versions, copies=copies)
 
     def _predict(self, stop: threading.Event) -> None:
         agent, exchange = self._make_network()
         tells_probability = self._learner.config.vtrace
         policy: QueuedPolicy = partial(predict, agent, exchange, self._device, tells_probability)
-        if self._graphs is not None and not agent.remembers:
+        if self.graphs is not None and not agent.remembers:
             most = self._sampler.most_predicted
             policy = GraphPredictor(
-                agent, exchange, self._graphs, self._device, tells_probability, most
+                agent, exchange, self.graphs, self._device, tells_probability, most
             )
         with closing(exchange):
             while not stop.is_set():
@@ -195,11 +193,11 @@ class QueueThreads:
 
     def _train(self, stop: threading.Event) -> None:
         agent, exchange = self._make_network()
-        learner = GA3C(agent, self._learner.config, exchange, self.capture)
+        learner = GA3C(agent, self._learner.config, exchange, self.graphs)
         learner.set_state(self._learner.get_state())
         queue, least = self._sampler.training_queue, learner.config.min_training_batch
         places = None
-        if self._graphs is not None:
+        if self.graphs is not None:
             places = Places(least + self._sampler.config.horizon - 1, self._device)
         with closing(exchange):
             while not stop.is_set():

@@ -40,7 +40,6 @@ class AllReduce(Local):
         *,
         gradient_norm_eps: float = LASAGNE_EPS,
     ) -> None:
-        # Not captured: each learner would compile for itself, and might round otherwise.
         super().__init__(parameters, rule, max_gradient_norm, gradient_norm_eps=gradient_norm_eps)
         self.num_sharing = group.size
         self._weight = parameters.gradient_and_more[parameters.gradient.numel()]

@@ -14,7 +14,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from accel_rl.capture import EAGER, Capture
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.rules import Rule
 from accel_rl.parallel.running import Running
@@ -109,7 +108,6 @@ class Local(Exchange):
         rule: the update rule.
         max_gradient_norm: largest L2 norm of the whole gradient, which is scaled down to it. None:
             no limit.
-        capture: how clipping and the rule are compiled, or recorded as a CUDA graph.
         gradient_norm_eps: small number that is added to the norm when the gradient is scaled; 0 as
             in TensorFlow.
     """
@@ -121,7 +119,6 @@ class Local(Exchange):
         parameters: FlatParameters,
         rule: Rule,
         max_gradient_norm: float | None,
-        capture: Capture = EAGER,
         *,
         gradient_norm_eps: float = LASAGNE_EPS,
     ) -> None:
@@ -130,15 +127,6 @@ class Local(Exchange):
         self._rule_state = rule.make_state(parameters.parameter)
         self._clipping = max_gradient_norm, gradient_norm_eps
         self._lr = math.nan
-
-        def update_(
-            flat: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor
-        ) -> Tensor:
-            norm = clip_gradient_(gradient, max_gradient_norm, gradient_norm_eps)
-            rule.step_(flat, gradient, state, rate)
-            return norm
-
-        self._captured = None if capture is EAGER else capture(update_)
 
     def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
         """Update the parameters; see `Exchange.step`.
@@ -181,8 +169,6 @@ class Local(Exchange):
             L2 norm of the gradient before clipping, 0-d.
         """
         flat = self.parameters
-        if self._captured is not None:
-            return self._captured(flat.parameter, flat.gradient, self._rule_state, rate)
         norm = clip_gradient_(flat.gradient, *self._clipping)
         self._rule.step_(flat.parameter, flat.gradient, self._rule_state, rate)
         return norm

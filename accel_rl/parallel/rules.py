@@ -30,7 +30,7 @@ def rmsprop_(
     """
     mean_square.mul_(decay).addcmul_(gradient, gradient, value=1 - decay)
     scale = torch.add(mean_square, eps).rsqrt_()  # on a CPU much faster than a root
-    if isinstance(lr, Tensor):  # which ``value`` may not be; compiled, this is no pass more
+    if isinstance(lr, Tensor):  # which ``value`` may not be
         parameter.addcmul_(gradient * lr, scale, value=-1)
     else:
         parameter.addcmul_(gradient, scale, value=-lr)
@@ -62,7 +62,7 @@ def adam_(
         mean.lerp_(gradient, 1 - beta1)
         mean_square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         root = mean_square.sqrt().add_(eps)
-        parameter.addcdiv_(mean * rate, root, value=-1)  # compiled, one pass
+        parameter.addcdiv_(mean * rate, root, value=-1)
         return
     torch._fused_adam_(  # one pass over memory instead of ten
         [parameter],
@@ -106,7 +106,7 @@ def radam_(
         mean.lerp_(gradient, 1 - beta1)
         mean_square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         root = torch.where(rate < 0, 1.0, mean_square.sqrt().add_(eps))
-        parameter.addcdiv_(mean * rate.abs(), root, value=-1)  # compiled, one pass
+        parameter.addcdiv_(mean * rate.abs(), root, value=-1)
     elif rate >= 0:
         adam_(parameter, gradient, mean, mean_square, rate, beta1, beta2, eps)
     else:

@@ -25,12 +25,12 @@ class ActingGraphs:
 
     Args:
         agent: Who acts. What its learner replaces and is no parameter is held in one place.
-        capture: Records.
+        graphs: Records.
         device: The GPU.
     """
 
-    def __init__(self, agent: Agent, capture: Graphs, device: torch.device) -> None:
-        self._agent, self._capture, self._device = agent, capture, device
+    def __init__(self, agent: Agent, graphs: Graphs, device: torch.device) -> None:
+        self._agent, self._graphs, self._device = agent, graphs, device
         self._recordings: dict[Hashable, Recording] = {}
         self._num_warm: dict[Hashable, int] = {}
         self._epsilon, self._normalizer = Held(), Held()
@@ -42,7 +42,7 @@ class ActingGraphs:
     def run(self, group: Hashable, row: Hashable, act: Callable[[], Any]) -> Any:
         """What ``act`` gives for this group and row, with only their addresses in it."""
         if self._is_refused:
-            self._capture.count("actions", is_replayed=False)
+            self._graphs.count("actions", is_replayed=False)
             return act()
         self._hold_epsilon()
         normalizer = self._hold_normalizer()
@@ -54,9 +54,9 @@ class ActingGraphs:
             if normalizer is not None:  # what acted in a rollout is learned from, and never changes
                 self._agent.normalizer = self._normal[0]
             if recording is None:
-                self._capture.count("actions", is_replayed=False)
+                self._graphs.count("actions", is_replayed=False)
                 return act()
-        self._capture.count("actions", is_replayed=True)
+        self._graphs.count("actions", is_replayed=True)
         recording.graph.replay()
         return recording.result
 
@@ -65,8 +65,8 @@ class ActingGraphs:
         self._num_warm[kind] = num = self._num_warm.get(kind, 0) + 1
         if num <= _NUM_WARM:
             return None
-        with self._capture.aside():
-            recording = self._capture.record("actions", act, self._pool)
+        with self._graphs.aside():
+            recording = self._graphs.record("actions", act, self._pool)
         if recording is None:
             self._is_refused = True
         else:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accel_rl.agents import Agent, HostFlags, Normalizer, RolloutTensors
-from accel_rl.graphs import Graphs, without_inference_mode
+from accel_rl.graphs import without_inference_mode
 from accel_rl.rollout import Rollout, RolloutSpec, carve, layout_bytes
 from accel_rl.samplers.acting_graphs import MOST_ROW_GRAPHS, ActingGraphs
 from accel_rl.samplers.actors import Actor, Kept, Remembering
@@ -73,10 +73,10 @@ class ActionServer:
             if device.type == "cpu"
             else _DeviceRows(sampler, device, keeps_rollout)
         )
-        if isinstance(agent.capture, Graphs) and isinstance(self._rows, _DeviceRows):
+        if agent.graphs is not None and isinstance(self._rows, _DeviceRows):
             # What is remembered lies in rows, so that one graph cannot stand for all of them.
             if not agent.remembers or self._rows.num_graphs <= MOST_ROW_GRAPHS:
-                self._graphs = ActingGraphs(agent, agent.capture, device)
+                self._graphs = ActingGraphs(agent, agent.graphs, device)
                 self._actor.choose = without_inference_mode(self._actor.choose)
 
     def __call__(self, step: PolicyInput) -> Any:

@@ -16,11 +16,11 @@ import torch
 from accel_rl.agents import Agent
 from accel_rl.algos import Network, Task
 from accel_rl.algos.learner import check_learner
-from accel_rl.capture import EAGER, Capture
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec
 from accel_rl.envs.batched import numbered
 from accel_rl.envs.make import probe_observations
+from accel_rl.graphs import Graphs
 from accel_rl.models.make import fits_images
 from accel_rl.parallel import (
     Adam,
@@ -42,7 +42,7 @@ from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, Seri
 from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.spaces import Leaf, without_mask
 from accel_rl.system.topology import Seat, plan_cores
-from accel_rl.training.devices import capture_of, gpu_nodes, learner_device, make_capture, num_gpus
+from accel_rl.training.devices import gpu_nodes, graphs_of, learner_device, make_graphs, num_gpus
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.overlap import Overlapped
 from accel_rl.training.rollouts import Experience, InTurns, PullingServer, RolloutRun, Server
@@ -75,7 +75,7 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
     """A run of an algorithm that learns from rollouts. ``seed``: of the simulators."""
     ranks = team.ranks
     device = learner_device(config, ranks)
-    capture = make_capture(config, device)
+    graphs = make_graphs(config, device)
     sampler = make_sampler(config, sampler_share(config, ranks), seed, device, ranks)
     with contextlib.ExitStack() as undo:
         undo.callback(sampler.close)
@@ -83,7 +83,7 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
         torch.manual_seed(config.seed)
         num_training = ranks.size * sampler.rollout_spec.B
         tried = num_training + config.evaluation_envs + ranks.rank
-        agent = agent_of(config, spec, device, capture=capture, env_index=tried)
+        agent = agent_of(config, spec, device, graphs=graphs, env_index=tried)
         exchange = make_exchange(config, agent, team)
         share, learner_seed = sampler.config, rank_seed(config.seed, ranks.rank)
         sizes = share.num_envs, share.horizon
@@ -129,7 +129,7 @@ def agent_of(
     spec: EnvSpec,
     device: torch.device,
     *,
-    capture: Capture = EAGER,
+    graphs: Graphs | None = None,
     env_index: int = 0,
 ) -> Agent:
     """The agent that ``config`` asks for, with fresh parameters on ``device``.
@@ -155,13 +155,13 @@ def agent_of(
         spec,
         device,
         config.lstm,
-        capture,
+        graphs,
         observations,
         config.gru,
         config.previous_action_reward,
     )
     agent = config.learner.make_agent(network)
-    agent.capture = capture_of(config, agent.model, capture)
+    agent.graphs = graphs_of(config, agent.model, graphs)
     return agent
 
 
@@ -193,7 +193,7 @@ def make_exchange(config: TrainConfig, agent: Agent, team: Team) -> Exchange:
     if team.ranks.size > 1:
         assert team.group is not None, "open_group comes first"
         return AllReduce(flat, rule, max_norm, team.group, gradient_norm_eps=eps)
-    return Local(flat, rule, max_norm, agent.capture, gradient_norm_eps=eps)
+    return Local(flat, rule, max_norm, gradient_norm_eps=eps)
 
 
 def sampler_share(config: TrainConfig, ranks: Ranks) -> SamplerConfig:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import sys
@@ -11,9 +10,7 @@ import zlib
 import torch
 from torch import nn
 
-from accel_rl.capture import EAGER, Capture, check_compilers
 from accel_rl.config import TrainConfig
-from accel_rl.envs import is_atari_game
 from accel_rl.graphs import Graphs
 from accel_rl.parallel import Ranks, Team
 from accel_rl.parallel.meeting import STORE_VARIABLE
@@ -131,65 +128,34 @@ def learner_device(config: TrainConfig, ranks: Ranks) -> torch.device:
     return device
 
 
-def make_capture(config: TrainConfig, device: torch.device) -> Capture:
-    """What captures acting and learning on ``device``, as the config says.
+def make_graphs(config: TrainConfig, device: torch.device) -> Graphs | None:
+    """Return what records acting and learning on ``device``, or None if nothing does.
 
     Raises:
-        ValueError: what that needs is not on this machine.
+        ValueError: the config requires graphs, and there is no GPU.
     """
-    choice = config.capture
-    if choice == "gpu":
-        choice = "auto" if device.type == "cuda" else "off"
-    if choice == "off" or config.never_captured is not None:
-        return EAGER
-    if device.type == "cuda":
-        return Graphs(device, is_required=choice == "on")
-    if reason := config.never_compiled:
-        if choice == "on":
-            raise ValueError(f"capture=on does not work on a CPU with {reason}; use capture=off")
-        return EAGER
-    if choice == "auto" and not pays_to_compile(config):
-        return EAGER
-    check_compilers()
-    return Capture(device)
+    if device.type != "cuda":
+        if config.cuda_graphs == "on":
+            raise ValueError("cuda_graphs=on, but this run is on the CPU; use cuda_graphs=auto")
+        return None
+    if config.cuda_graphs == "off" or config.never_recorded is not None:
+        return None
+    return Graphs(device, is_required=config.cuda_graphs == "on")
 
 
-def capture_of(config: TrainConfig, model: nn.Module, capture: Capture) -> Capture:
-    """``capture``, or nothing if it would record users' code that was not written for that.
+def graphs_of(config: TrainConfig, model: nn.Module, graphs: Graphs | None) -> Graphs | None:
+    """Return ``graphs``, or None if they would record users' code that was not written for that.
 
     What such code does in Python, such as counting, is done while it is recorded, and never again.
     """
-    if not isinstance(capture, Graphs) or capture.is_required:
-        return capture
+    if graphs is None or graphs.is_required:
+        return graphs
     parts = [config.learner, *([model] if ":" in config.model else [])]
-    return capture if all(_is_recorded(part) for part in parts) else EAGER
+    return graphs if all(_is_recorded(part) for part in parts) else None
 
 
 def _is_recorded(part: object) -> bool:
     return type(part).__module__.startswith("accel_rl.") or getattr(part, "is_recorded", False)
-
-
-def pays_to_compile(config: TrainConfig) -> bool:
-    """Return whether compiled acting and updates save more time of a run on a CPU than they take.
-
-    At least twice as much, where there is a compiler. The figures are `LearnerConfig.compiled` of
-    the algorithm, measured with one learner and a network for Atari's images, see
-    benchmarks/results/training_speed.md. Other runs were not measured, nor were several
-    learners, each of which would compile.
-    """
-    compiled = vars(type(config.learner)).get("compiled")
-    is_measured = is_atari_game(config.env) and ":" not in config.model and not config.has_memory
-    if compiled is None or not is_measured or config.num_learners > 1:
-        return False
-    seconds = config.planned_steps / 1e6 * compiled.per_million
-    if config.max_minutes is not None:
-        seconds = min(seconds, 60 * config.max_minutes)
-    if seconds * compiled.share < 2 * compiled.seconds:
-        return False
-    with contextlib.suppress(ValueError):
-        check_compilers()
-        return True
-    return False
 
 
 def computes_bfloat16_slowly(config: TrainConfig, device: torch.device) -> bool:

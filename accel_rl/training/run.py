@@ -13,7 +13,6 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 
 from accel_rl.agents import Agent, normalizer_state
-from accel_rl.capture import Capture
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec
 from accel_rl.graphs import Graphs
@@ -200,13 +199,13 @@ class Run(ABC, Generic[S, L]):
         if self.device.type != "cuda":
             return ""
         memory = torch.cuda.max_memory_reserved(self.device) / 1e9
-        graphs = self.capture.describe() if isinstance(self.capture, Graphs) else "no graphs"
+        graphs = self.graphs.describe() if self.graphs is not None else "no graphs"
         return f"{memory:.2f} GB of memory; {graphs}"
 
     @property
-    def capture(self) -> Capture:
+    def graphs(self) -> Graphs | None:
         """What records acting and updates."""
-        return self.agent.capture
+        return self.agent.graphs
 
     @property
     def is_apart(self) -> bool:

@@ -31,7 +31,6 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from accel_rl.algos import Task
-from accel_rl.capture import EAGER, Capture
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
 from accel_rl.graphs import Graphs
@@ -186,13 +185,13 @@ class First:
         if way == "tf32":
             in_tf32 = dataclasses.replace(config.learner, precision="tf32")
             config = dataclasses.replace(config, learner=in_tf32)
-        capture: Capture = EAGER
+        graphs: Graphs | None = None
         if self._device.type == "cuda" and way != "eager":
-            capture = Graphs(self._device, is_required=False)
+            graphs = Graphs(self._device, is_required=False)
         torch.manual_seed(0)
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
-        agent = agent_of(config, sampler.env_spec, self._device, capture=capture)
+        agent = agent_of(config, sampler.env_spec, self._device, graphs=graphs)
         with contextlib.ExitStack() as stack:
             stack.enter_context(gpu_arithmetic(config, self._device))
             if way == "acting":
@@ -218,8 +217,8 @@ class First:
                 experience = InTurns(sampler, server, learner, 1)
             row = _Learning(self._options.seconds, sampler, experience, exchange).measure()
             self._wait()
-        if isinstance(capture, Graphs):
-            row["graphs"] = capture.describe()
+        if graphs is not None:
+            row["graphs"] = graphs.describe()
         if self._device.type == "cuda":
             row["gpu_gigabytes"] = torch.cuda.max_memory_reserved(self._device) / 1e9
         return row

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 CALLS = {"first": 540.0, "second": 240.0}
 """with the seconds that each may take"""
-_GRAPHS = ("capture", "overlap", "ga3c", "runs")  # what tests of these show comes first
+_GRAPHS = ("graphs", "overlap", "ga3c", "runs")  # what tests of these show comes first
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,8 @@ VARIANTS = {
     "a2c": ("", "learners=2 serial=true", "precision=bfloat16"),
     "ppo": ("", "num_envs=64", "num_envs=64 precision=bfloat16"),
     "dqn": ("", "precision=bfloat16"),
-    "ppo_mujoco": ("", "capture=on", "serial=false", "learners=2"),
-    "sac": ("", "capture=on", "num_envs=8", "num_envs=8 num_groups=2 serial=false"),
+    "ppo_mujoco": ("", "serial=false", "learners=2"),
+    "sac": ("", "num_envs=8", "num_envs=8 num_groups=2 serial=false"),
 }
 AS_PEERS = {  # as `WORK` has it
     "dqn": "min_steps=1000 replay_size=20000",

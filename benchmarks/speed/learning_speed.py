@@ -8,7 +8,7 @@ is taken together. Q-learners learn after ``min_steps``, from a replay of ``repl
 is as the preset has it, but that there are no evaluations and no random first steps. Beside the
 hours that 50 M steps would take stand those of Stooke and Abbeel 2018 (arXiv:1803.02811, table 2)
 on one GPU and five cores.
-``presets=[a2c,'a2c capture=on']`` shows what CUDA graphs, or compiling on a CPU, give.
+``presets=[a2c,'a2c cuda_graphs=off']`` shows what CUDA graphs give.
 Prints a table and writes OUT.json, also of the presets before an interruption.
 """
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from captured_learners import CONFIGS, IMAGES, B, Run, T, rollouts
+from recorded_learners import CONFIGS, IMAGES, B, Run, T, rollouts
 from tiers import in_tiers
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,7 +19,6 @@ from accel_rl import presets
 from accel_rl.agents import HostFlags, RolloutTensors
 from accel_rl.algos import Network, Task
 from accel_rl.algos.replay import Priorities, Replay, ReplaySpec
-from accel_rl.capture import EAGER
 from accel_rl.envs import EnvSpec
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.spaces import Leaf, discrete
@@ -83,7 +82,7 @@ def generators(monkeypatch: pytest.MonkeyPatch) -> None:
     in_tiers([name for name in CONFIGS if "bfloat16" not in name], "a2c", " ".join(CONFIGS)),
 )
 def test_update_on_meta_gives_metrics_without_reading_a_value(name: str) -> None:
-    run = Run(name, EAGER, META, model="mlp")
+    run = Run(name, None, META, model="mlp")
     for i, batch in enumerate(rollouts(META, 3)):
         metrics = run.update(batch, progress=i / 3)
         assert_shape(run.act(batch, seed=i), B, dtype=torch.int64)

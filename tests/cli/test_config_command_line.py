@@ -170,7 +170,6 @@ seed=0..2 | it must be: integer; several values are for `sweep`
 num_workers=[1,2] | several values are for `sweep`
 algo=pqn num_envs=100 horizon=5 | minibatch_size=128 does not divide use minibatch_size=
 algo=pqn lstm=true minibatch_size=16 | multiple of horizon=32 use minibatch_size=32
-algo=pqn lstm=true capture=on horizon=64 num_envs=64 | capture=on does not support
 algo=pqn parallel.sync=store sync_period=2 | Adam algo=pqn RAdam; sync_
 algo=dqn lstm=true gru=true | lstm=true gru=true leave out one
 algo=dqn previous_action_reward=true | previous_action_reward=true no effect lstm
@@ -181,7 +180,7 @@ algo=dqn lstm=true batch_size=48 gradient_cosine_interval=1 | batch_size=48 two 
 algo=dqn burn_in=8 | burn_in=8 no effect lstm and gru are false
 algo=dqn lstm=true sequence_length=0 | sequence_length is 0; at least
 algo=dqn lstm=true burn_in=-1 | burn_in is -1; at least 0
-algo=dqn lstm=true capture=on | capture=on does not support lstm=true
+algo=dqn lstm=true cuda_graphs=on | cuda_graphs=on does not support lstm=true
 """
 
 

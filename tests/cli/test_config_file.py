@@ -89,8 +89,8 @@ def test_keys_of_a_file_may_be_short_dotted_or_in_groups(tmp_path) -> None:
 
 
 def test_off_and_on_need_no_quotes(tmp_path) -> None:
-    config = parse_arguments([written(tmp_path, "capture: on\nsampler: {affinity: off}")])
-    assert (config.capture, config.sampler.affinity) == ("on", "off")
+    config = parse_arguments([written(tmp_path, "cuda_graphs: on\nsampler: {affinity: off}")])
+    assert (config.cuda_graphs, config.sampler.affinity) == ("on", "off")
 
 
 def test_number_with_a_zero_before_is_what_the_command_line_takes_it_for(tmp_path) -> None:

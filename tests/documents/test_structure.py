@@ -29,7 +29,7 @@ LAYERS = [
         "config option_kinds options presets",
         "algos parallel samplers vector",
         "agents envs models",
-        "capture graphs rollout settings spaces system trackers",
+        "graphs rollout settings spaces system trackers",
     )
 ]
 LAYER_OF = {name: number for number, layer in enumerate(LAYERS) for name in layer}

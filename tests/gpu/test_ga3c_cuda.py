@@ -14,7 +14,6 @@ import torch
 from rich.console import Console
 
 from accel_rl.agents import PolicyAgent
-from accel_rl.capture import EAGER, Capture
 from accel_rl.config import TrainConfig
 from accel_rl.ga3c.learner import GA3C, GA3CConfig, Samples
 from accel_rl.ga3c.padding import GraphPredictor, Places, padded_size
@@ -64,9 +63,9 @@ def test_predictions_and_updates_are_those_of_the_cpu() -> None:
     torch.testing.assert_close(parameters[0], parameters[1], atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize(("capture", "vtrace"), [("off", False), ("on", True)])
+@pytest.mark.parametrize(("choice", "vtrace"), [("off", False), ("on", True)])
 def test_run_on_a_gpu_ends_with_its_steps_taken(
-    capture: Any, vtrace: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    choice: Any, vtrace: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if IS_EMULATED:  # else there are 32, and then the same ones again
         monkeypatch.setattr("torch_cuda.NUM_STREAMS", 1)
@@ -76,7 +75,7 @@ def test_run_on_a_gpu_ends_with_its_steps_taken(
         model="mlp",
         total_steps=4_000,
         device="cuda",
-        capture=capture,
+        cuda_graphs=choice,
         run_dir=str(tmp_path / "run"),
         sampler=SamplerConfig(num_envs=8, horizon=5, num_groups=4),
         learner=dataclasses.replace(LEARNER, num_predictors=2, num_trainers=2, vtrace=vtrace),
@@ -122,13 +121,13 @@ def test_updates_by_graphs_are_those_without(
     cuda, graphs = torch.device("cuda"), Graphs(torch.device("cuda"))
     ends: list[torch.Tensor] = []
     means: list[torch.Tensor] = []
-    for capture in (EAGER, graphs):
-        agent, exchange = make_small(copies=capture is graphs)
-        learner, places = GA3C(agent, config, exchange, capture), Places(24, cuda)
+    for used in (None, graphs):
+        agent, exchange = make_small(copies=used is graphs)
+        learner, places = GA3C(agent, config, exchange, used), Places(24, cuda)
         collected = []
         for number, fields in enumerate(batches(np.random.default_rng(1), 30)):
             n = len(fields["action"])
-            if capture is graphs:
+            if used is graphs:
                 weight = (np.arange(padded_size(n)) < n).astype(np.float32)
                 batch = Samples(**places.put({**fields, "weight": weight}), longest=24)
             else:
@@ -178,17 +177,17 @@ def test_graphs_start_few_operations() -> None:
     """Of an update with 20 samples, and of acting for 8 environments."""
     updates, acting = num_launches(Graphs(torch.device("cuda")))
     assert updates <= 23 and acting <= 5
-    without = num_launches(EAGER)
+    without = num_launches(None)
     assert without[0] > 4 * updates and without[1] > 3 * acting
 
 
-def num_launches(capture: Capture) -> tuple[int, int]:
-    cuda, is_captured = torch.device("cuda"), isinstance(capture, Graphs)
-    agent, exchange = make_small(copies=is_captured)
-    learner, places = GA3C(agent, LEARNER, exchange, capture), Places(24, cuda)
+def num_launches(graphs: Graphs | None) -> tuple[int, int]:
+    cuda, is_recorded = torch.device("cuda"), graphs is not None
+    agent, exchange = make_small(copies=is_recorded)
+    learner, places = GA3C(agent, LEARNER, exchange, graphs), Places(24, cuda)
     policy: Any = partial(predict, agent, exchange, cuda, False)
-    if isinstance(capture, Graphs):
-        policy = GraphPredictor(agent, exchange, capture, cuda, False, 8)
+    if graphs is not None:
+        policy = GraphPredictor(agent, exchange, graphs, cuda, False, 8)
     rng = np.random.default_rng(1)
     fields = {
         "observation": rng.standard_normal((20, 6), np.float32),
@@ -198,7 +197,7 @@ def num_launches(capture: Capture) -> tuple[int, int]:
     }
 
     def update() -> None:
-        if is_captured:
+        if is_recorded:
             learner.update(Samples(**places.put(fields), longest=24), 0.0)
         else:
             moved = {name: torch.from_numpy(each).to(cuda) for name, each in fields.items()}

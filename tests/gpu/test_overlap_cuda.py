@@ -49,13 +49,13 @@ def test_overlapped_run_on_a_gpu_learns_what_it_does_on_the_cpu(algo: str, tmp_p
         torch.testing.assert_close(on_gpu[name], expected, rtol=1e-3, atol=1e-3)
 
 
-def test_captured_overlapped_run_learns_what_it_does_without_graphs(tmp_path: Path) -> None:
+def test_recorded_overlapped_run_learns_what_it_does_without_graphs(tmp_path: Path) -> None:
     """Graphs are recorded in one thread while the other acts."""
     arguments = [*ALGORITHMS["dqn"], "total_steps=800", "device=cuda"]
-    captured = parameters(tmp_path / "on", *arguments, "capture=on")
-    eager = parameters(tmp_path / "off", *arguments, "capture=off")
+    recorded = parameters(tmp_path / "on", *arguments, "cuda_graphs=on")
+    eager = parameters(tmp_path / "off", *arguments, "cuda_graphs=off")
     for name, expected in eager.items():
-        torch.testing.assert_close(captured[name], expected, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(recorded[name], expected, rtol=1e-3, atol=1e-3)
 
 
 def test_overlapped_runs_of_one_seed_are_alike(tmp_path: Path) -> None:

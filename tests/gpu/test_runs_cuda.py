@@ -49,11 +49,11 @@ def test_a_run_goes_on_on_the_gpu_and_then_on_the_cpu(options: list[str], tmp_pa
 
 @pytest.mark.parametrize("algo", ["a2c", "ppo", "pqn", "cat_dqn"])
 def test_atari_runs_of_presets_are_recorded(algo: str, tmp_path: Path) -> None:
-    """With `capture=on`, what cannot be recorded is an error."""
+    """With `cuda_graphs=on`, what cannot be recorded is an error."""
     pytest.importorskip("ale_py")
     if IS_EMULATED and algo in ("ppo", "pqn"):
         pytest.skip("takes a minute on the emulated GPU, which has no libraries that refuse")
-    options = [f"algo={algo}", "env=breakout", "device=cuda", "capture=on", "num_envs=4"]
+    options = [f"algo={algo}", "env=breakout", "device=cuda", "cuda_graphs=on", "num_envs=4"]
     options += ["total_steps=640", "log_interval=320", "evaluation_interval=0"]
     if algo == "cat_dqn":
         options += ["min_steps=400", "replay_size=2000", "batch_size=8", "training_intensity=1"]

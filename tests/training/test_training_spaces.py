@@ -7,12 +7,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from gymnasium import spaces
-from run_files import parameters_of
 from saved_runs import quiet, trained
 
-from accel_rl.capture import Capture
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.training.train import train
 
@@ -107,26 +104,3 @@ def test_space_that_cannot_be_learned_is_one_message_before_any_process(
 @pytest.mark.parametrize("env", ["Unbounded", "HalfBounded"])
 def test_infinite_bounds_of_floats_are_learned_from(env: str, tmp_path) -> None:
     trained(tmp_path / "run", "algo=a2c", f"env=test_training_spaces:{env}")
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch itself, while it compiles
-@pytest.mark.slow
-@pytest.mark.parametrize(("algo", "env"), [("a2c", "Swing"), ("ppo", "MaskedGrid"), ("ppo", "Aim")])
-def test_every_space_is_learned_captured_as_it_is_eagerly(
-    algo: str, env: str, tmp_path, monkeypatch
-) -> None:
-    options = [f"algo={algo}", f"env=control_envs:{env}", "horizon=8", "total_steps=128"]
-    options += ["num_envs=4", "normalize_observation=true", "normalize_reward=true"]
-    options += ["minibatch_size=16"] * (algo == "ppo")
-    eager, found = Capture(torch.device("cpu"), "eager"), []
-    for is_captured in (False, True):
-        torch._dynamo.reset()
-        with monkeypatch.context() as patch:
-            if is_captured:
-                patch.setattr("accel_rl.training.build.make_capture", lambda *_: eager)
-            run_dir = trained(tmp_path / str(is_captured), *options)
-        found.append(parameters_of(run_dir))
-    torch._dynamo.reset()
-    assert found[0].keys() == found[1].keys()
-    for name, parameter in found[0].items():
-        torch.testing.assert_close(found[1][name], parameter, rtol=1e-4, atol=1e-5)

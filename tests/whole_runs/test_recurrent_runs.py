@@ -196,7 +196,6 @@ def test_game_is_filmed_with_what_is_remembered(catch: Path, tmp_path, monkeypat
             "algo=ppo num_envs=8 horizon=16 minibatch_size=16 learners=2",
             "2 learners, .* use minibatch_size=32, or",
         ),
-        ("algo=a2c horizon=33 capture=on", "capture=on .* horizon=33: .*; use capture=off"),
     ],
 )
 def test_what_cannot_be_learned_is_refused(arguments: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Learners, captured or not, on made-up rollouts: for tests on the CPU and on a GPU."""
+"""Learners, recorded or not, on made-up rollouts: for tests on the CPU and on a GPU."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 
 from accel_rl.agents import QAgent, RolloutTensors
 from accel_rl.algos import A2CConfig, DQNConfig, LearnerConfig, Network, PPOConfig, PQNConfig, Task
-from accel_rl.capture import Capture
 from accel_rl.envs import EnvSpec
+from accel_rl.graphs import Graphs
 from accel_rl.models import one_step
 from accel_rl.parallel import AllReduce, FlatParameters, Group, Local
 from accel_rl.spaces import Leaf, discrete
@@ -80,7 +80,7 @@ class Run:
     def __init__(
         self,
         name: str,
-        capture: Capture,
+        graphs: Graphs | None,
         device: torch.device,
         model: str = "a3c",
         dtype: torch.dtype = torch.float32,
@@ -90,11 +90,11 @@ class Run:
         lstm = name.endswith("lstm")
         with SEEDING:
             torch.manual_seed(0)
-            network = Network(model, IMAGES, device, lstm=lstm, capture=capture)
+            network = Network(model, IMAGES, device, lstm=lstm, graphs=graphs)
             self.agent = config.make_agent(network)
         flat = FlatParameters(self.agent.model.to(dtype))
         given = flat, config.rule, config.max_gradient_norm
-        self.exchange = Local(*given, capture) if group is None else AllReduce(*given, group)
+        self.exchange = Local(*given) if group is None else AllReduce(*given, group)
         self.learner = config.make_learner(self.agent, self.exchange, Task(IMAGES, B, T, seed=0))
         self.device, self.dtype = device, dtype
         if isinstance(self.agent, QAgent) and self.agent.support is not None:
@@ -124,7 +124,7 @@ class Run:
         return batch._replace(recurrent_state=self.states)
 
 
-def assert_equal(captured: Run, eager: Run, tolerance: float, num_updates: int = 6) -> None:
+def assert_equal(recorded: Run, eager: Run, tolerance: float, num_updates: int = 6) -> None:
     """Both learn from the same rollouts while the schedules fall, and act in between.
 
     ``tolerance``: of parameters, as a part of their change, and of metrics, of themselves.
@@ -132,13 +132,13 @@ def assert_equal(captured: Run, eager: Run, tolerance: float, num_updates: int =
     before = eager.exchange.parameters.parameter.clone()
     for i, batch in enumerate(rollouts(eager.device, num_updates)):
         progress = i / num_updates
-        found, expected = captured.update(batch, progress), eager.update(batch, progress)
+        found, expected = recorded.update(batch, progress), eager.update(batch, progress)
         assert found.keys() == expected.keys()
         for name, value in expected.items():
             given = {"rtol": tolerance, "atol": tolerance, "check_dtype": False, "msg": name}
             torch.testing.assert_close(found[name], value, **given)
-        assert torch.equal(captured.act(batch, i), eager.act(batch, i))
+        assert torch.equal(recorded.act(batch, i), eager.act(batch, i))
     after = eager.exchange.parameters.parameter
-    difference = (captured.exchange.parameters.parameter - after).norm() / (after - before).norm()
+    difference = (recorded.exchange.parameters.parameter - after).norm() / (after - before).norm()
     assert difference < tolerance
-    captured.exchange.parameters.check_views()
+    recorded.exchange.parameters.check_views()

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from captured_learners import CONFIGS, Run, assert_equal, rollouts
+from recorded_learners import CONFIGS, Run, assert_equal, rollouts
 
 from accel_rl.agents import Normalizer, PolicyAgent
-from accel_rl.capture import EAGER, Capture
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import make_env_factory
 from accel_rl.graphs import Graphs
@@ -40,7 +39,7 @@ def in_float32(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_captured_learner_on_the_device_equals_the_eager_one(name: str) -> None:
+def test_recorded_learner_on_the_device_equals_the_eager_one(name: str) -> None:
     """Long enough that graphs are recorded and replayed, with rollouts between that are not.
 
     In float64, as below: graphs round otherwise, and updates let differences in float32 grow.
@@ -48,9 +47,9 @@ def test_captured_learner_on_the_device_equals_the_eager_one(name: str) -> None:
     graphs = Graphs(CUDA)
     in_float32 = name == "a2c-bfloat16"
     dtype = torch.float32 if in_float32 else torch.float64
-    captured, eager = (Run(name, capture, CUDA, dtype=dtype) for capture in (graphs, EAGER))
+    recorded, eager = (Run(name, each, CUDA, dtype=dtype) for each in (graphs, None))
     num = 20 if name.startswith(("a2c", "vtrace")) else 5  # others make 8 or 24 updates of each
-    assert_equal(captured, eager, tolerance=0.5 if in_float32 else 1e-5, num_updates=num)
+    assert_equal(recorded, eager, tolerance=0.5 if in_float32 else 1e-5, num_updates=num)
     assert graphs.num_recorded > 0
 
 
@@ -60,7 +59,7 @@ def test_network_for_images_learns_on_the_gpu_what_it_does_on_the_cpu(
 ) -> None:
     moved = []
     for device in (torch.device("cpu"), CUDA):
-        run = Run(name, EAGER, device)
+        run = Run(name, None, device)
         before = run.exchange.parameters.parameter.clone()
         run.update(next(rollouts(device, 1)), progress=0.0)
         moved.append((run.exchange.parameters.parameter - before).cpu())
@@ -70,7 +69,7 @@ def test_network_for_images_learns_on_the_gpu_what_it_does_on_the_cpu(
 @pytest.mark.parametrize(
     ("name", "num"), [("vtrace", 14), ("ppo", 2), ("double-dueling-prioritized", 3)]
 )
-def test_parameters_of_two_captured_learners_in_step_are_those_of_eager_ones(
+def test_parameters_of_two_recorded_learners_in_step_are_those_of_eager_ones(
     name: str, num: int
 ) -> None:
     """Two graphs of each, with an all-reduce between them; rollouts that are not usual are mixed
@@ -78,32 +77,32 @@ def test_parameters_of_two_captured_learners_in_step_are_those_of_eager_ones(
     groups = [SharedGroup(rank, 2, timeout_seconds=60.0) for rank in range(2)]
     for group in groups:
         group.connect([each.address for each in groups])
-    captures, streams = [Graphs(CUDA), Graphs(CUDA)], [torch.cuda.Stream(), torch.cuda.Stream()]
+    recorders, streams = [Graphs(CUDA), Graphs(CUDA)], [torch.cuda.Stream(), torch.cuda.Stream()]
     # Learners have processes of their own elsewhere: what a process makes once is made here.
-    Run("ppo", EAGER, CUDA).update(next(rollouts(CUDA, 1)), progress=0.0)
+    Run("ppo", None, CUDA).update(next(rollouts(CUDA, 1)), progress=0.0)
     torch.cuda.synchronize()
 
     def learn(rank: int) -> list[torch.Tensor]:
         found = []
         with torch.cuda.stream(streams[rank]):
-            for capture in (captures[rank], EAGER):
-                run = Run(name, capture, CUDA, model="mlp", group=groups[rank])
+            for used in (recorders[rank], None):
+                run = Run(name, used, CUDA, model="mlp", group=groups[rank])
                 for number, batch in enumerate(list(rollouts(CUDA, num + rank))[rank:]):
                     run.update(batch, progress=number / num)
                 found.append(run.exchange.parameters.parameter.cpu())
         return found
 
     with ThreadPoolExecutor() as pool:
-        (captured, eager), (other, _) = pool.map(learn, range(2))
+        (recorded, eager), (other, _) = pool.map(learn, range(2))
     for group in groups:
         group.close()
-    assert all(each.num_recorded == 2 for each in captures)
-    assert torch.equal(captured, other)
-    assert (captured - eager).norm() / eager.norm() < 1e-6
+    assert all(each.num_recorded == 2 for each in recorders)
+    assert torch.equal(recorded, other)
+    assert (recorded - eager).norm() / eager.norm() < 1e-6
 
 
 @pytest.mark.parametrize("name", ["a2c", "ppo", "double-dueling-prioritized"])
-def test_captured_updates_wait_for_nothing(name: str, forbidding_waits: Any) -> None:
+def test_recorded_updates_wait_for_nothing(name: str, forbidding_waits: Any) -> None:
     """Once they are recorded, after four."""
     update_without_waiting(Run(name, Graphs(CUDA), CUDA), forbidding_waits, num_before=4)
 
@@ -111,7 +110,7 @@ def test_captured_updates_wait_for_nothing(name: str, forbidding_waits: Any) -> 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_eager_updates_wait_for_nothing(name: str, forbidding_waits: Any) -> None:
     """Once libraries have set themselves up, in the second update of those from a replay."""
-    update_without_waiting(Run(name, EAGER, CUDA), forbidding_waits, num_before=2)
+    update_without_waiting(Run(name, None, CUDA), forbidding_waits, num_before=2)
 
 
 def update_without_waiting(run: Run, forbidding_waits: Any, num_before: int) -> None:
@@ -125,19 +124,19 @@ def update_without_waiting(run: Run, forbidding_waits: Any, num_before: int) -> 
 def test_rollouts_that_stay_where_they_are_are_learned_from_like_copies() -> None:
     """In two places that take turns, as under overlap; a truncation, which is no usual one, too."""
     graphs = Graphs(CUDA)
-    captured, eager = Run("a2c", graphs, CUDA), Run("a2c", EAGER, CUDA)
+    recorded, eager = Run("a2c", graphs, CUDA), Run("a2c", None, CUDA)
     places: dict[int, Any] = {}
     for number, batch in enumerate(rollouts(CUDA, 24)):
         if len(batch.final_step) == 0:
             places.setdefault(number % 4, batch.map(torch.clone))
             for place, given in zip(places[number % 4][:6], batch[:6], strict=True):
                 place.copy_(given)
-            captured.update(places[number % 4]._replace(stays=True), progress=number / 24)
+            recorded.update(places[number % 4]._replace(stays=True), progress=number / 24)
         else:
-            captured.update(batch, progress=number / 24)
+            recorded.update(batch, progress=number / 24)
         eager.update(batch, progress=number / 24)
     assert graphs.num_recorded == 2 + 1  # one a place, and what comes behind those not recorded
-    found, expected = (run.exchange.parameters.parameter for run in (captured, eager))
+    found, expected = (run.exchange.parameters.parameter for run in (recorded, eager))
     assert (found - expected).norm() / expected.norm() < 1e-5
 
 
@@ -146,21 +145,21 @@ def test_rollouts_that_stay_where_they_are_are_learned_from_like_copies() -> Non
     [(7, True, False), (80, True, True), (7, False, True)],
     ids=["a graph a row", "a graph a group", "memory that is not registered"],
 )
-def test_captured_action_server_gives_the_rollouts_of_the_eager_one(
+def test_recorded_action_server_gives_the_rollouts_of_the_eager_one(
     horizon: int, is_registered: bool, normalizes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In two groups, whose observations lie at other places in every step."""
     if not is_registered:
         monkeypatch.setattr(action_server, "register", lambda *_: False)
 
-    def actions(capture: Capture) -> list[torch.Tensor]:
+    def actions(graphs: Graphs | None) -> list[torch.Tensor]:
         torch.manual_seed(0)
         model = make_model("mlp", Leaf((10, 5), np.dtype(np.float32)), 3).to(CUDA)
         config = SamplerConfig(num_envs=8, num_groups=2, horizon=horizon)
         found = []
         with (
             ParallelSampler(make_env_factory("catch"), config=config, seed=1) as sampler,
-            ActionServer(agent := PolicyAgent(model, capture), sampler, CUDA) as server,
+            ActionServer(agent := PolicyAgent(model, graphs), sampler, CUDA) as server,
         ):
             for number in range(5):
                 if normalizes:  # by other moments in each rollout
@@ -175,7 +174,7 @@ def test_captured_action_server_gives_the_rollouts_of_the_eager_one(
         return found
 
     graphs = Graphs(CUDA)
-    for found, expected in zip(actions(graphs), actions(EAGER), strict=True):
+    for found, expected in zip(actions(graphs), actions(None), strict=True):
         assert torch.equal(found, expected)
     # Row 0 comes from the host at first, and from row T later.
     assert graphs.num_recorded == (2 if horizon == 80 or not is_registered else 2 * 7)
@@ -186,18 +185,20 @@ def test_captured_action_server_gives_the_rollouts_of_the_eager_one(
     ["algo=a2c lstm=true previous_action_reward=true", "algo=pqn gru=true minibatch_size=16"],
     ids=["a2c", "pqn"],
 )
-def test_captured_acting_remembers_what_eager_acting_does(arguments: str) -> None:
-    def rollouts_of(capture: str) -> list[Any]:
+def test_recorded_acting_remembers_what_eager_acting_does(arguments: str) -> None:
+    def rollouts_of(choice: str) -> list[Any]:
         given = f"{arguments} env=catch model=mlp horizon=4 num_envs=8 num_groups=2 device=cuda"
-        parts = build(parse_arguments([*given.split(), f"capture={capture}", "run_dir=runs/none"]))
+        parts = build(
+            parse_arguments([*given.split(), f"cuda_graphs={choice}", "run_dir=runs/none"])
+        )
         found = []
         with contextlib.closing(parts.sampler), parts.server as server:
             parts.start(None)
             for _ in range(8):
                 parts.sampler.collect(server)
                 found.append(server.finish().map(torch.clone))
-            if capture == "on":
-                assert parts.learner.agent.capture.num_recorded == 2 * 4
+            if choice == "on":
+                assert parts.learner.agent.graphs.num_recorded == 2 * 4
         return found
 
     for found, expected in zip(rollouts_of("on"), rollouts_of("off"), strict=True):
@@ -229,7 +230,7 @@ def test_what_cannot_be_recorded_is_an_error_where_it_is_required(
         for _ in range(3):
             assert run(x) == 2
         if is_required:
-            with pytest.raises(ValueError, match=r"updates cannot be recorded.*capture=auto"):
+            with pytest.raises(ValueError, match=r"updates cannot be recorded.*cuda_graphs=auto"):
                 run(x)
         else:
             assert [run(x), run(x), run(x[:1])] == [2, 2, 1 + (function is waiting_unnoticed)]
@@ -255,9 +256,9 @@ def test_graphs_of_one_update_share_their_memory(monkeypatch: pytest.MonkeyPatch
         "capture_begin",
         lambda self, pool, **named: (pools.append(pool), begin(self, pool, **named))[1],
     )
-    captured = Run("a2c", Graphs(CUDA), CUDA, model="mlp")
+    recorded = Run("a2c", Graphs(CUDA), CUDA, model="mlp")
     for batch in rollouts(CUDA, 10):
-        captured.update(batch, progress=0.0)
+        recorded.update(batch, progress=0.0)
     assert len(pools) == 2 and pools[0] == pools[1]  # of usual rollouts, and behind others
 
 
@@ -314,11 +315,11 @@ def test_threads_that_record_and_warm_up_at_once_do_not_mix(
     ],
     ids=["a2c", "normalized", "cat_dqn"],
 )
-def test_captured_iteration_starts_few_operations(arguments: str, most: int) -> None:
+def test_recorded_iteration_starts_few_operations(arguments: str, most: int) -> None:
     """Acting is one start for each row of a group, and there is one update an iteration."""
     found = {}
-    for capture in ("on", "off"):
-        given = f"{arguments} num_envs=8 serial=true device=cuda capture={capture}"
+    for choice in ("on", "off"):
+        given = f"{arguments} num_envs=8 serial=true device=cuda cuda_graphs={choice}"
         parts = build(parse_arguments([*given.split(), "run_dir=runs/none"]))
         with contextlib.closing(parts.sampler), parts.server as server:
             parts.start(None)
@@ -328,6 +329,6 @@ def test_captured_iteration_starts_few_operations(arguments: str, most: int) -> 
                 batch = server.finish()
                 parts.learner.update(batch, 0.1, 8 * number * len(batch.reward))
                 now = torch.cuda.num_launches() - before  # type: ignore[attr-defined]
-                found[capture] = min(found.get(capture, now), now) if number > 30 else now
+                found[choice] = min(found.get(choice, now), now) if number > 30 else now
     assert found["on"] <= most, found
     assert found["off"] > 2 * found["on"], found

@@ -162,12 +162,11 @@ def with_replay(tmp_path_factory) -> Path:
 @pytest.mark.slow
 def test_options_that_messages_ask_to_raise_may_change(with_replay: Path, tmp_path) -> None:
     run_dir = shutil.copytree(with_replay, tmp_path / "run")
-    changes = ("step_timeout_seconds=50", "learner_timeout_seconds=60")
-    result = run(f"resume={run_dir}", "total_steps=200", *changes)
+    result = run(f"resume={run_dir}", "total_steps=200", "learner_timeout_seconds=60")
     assert (result.status.steps, result.updates) == (200, 30)  # (200 - 80) * 4 / 16
     store = parse_arguments(["algo=a3c", "env=catch"])
-    changed = parse_arguments(["algo=a3c", "env=catch", "on_learner_failure=continue"])
-    _refuse_changes(store, changed)
+    changes = ("on_learner_failure=continue", "step_timeout_seconds=50")
+    _refuse_changes(store, parse_arguments(["algo=a3c", "env=catch", *changes]))
 
 
 @pytest.mark.slow

@@ -313,9 +313,17 @@ def write_values(
     Raises:
         ValueError: another shape or dtype, or a value that is not finite or not in the space.
     """
-    if isinstance(space, Leaf):  # without further calls: it is done in each step
-        write = _write_leaf if space.num_values is None else _write_integer
-        write(space, given, out, what, first)
+    if isinstance(space, Leaf):  # with few calls: it is done in each step
+        array = given if type(given) is np.ndarray else to_array(given, what)
+        if array.shape != out.shape:
+            raise ValueError(
+                f"got {what}s of shape {array.shape} for {len(out)} observations; there must be "
+                f"one for each, shape {out.shape}"
+            )
+        if space.num_values is None:
+            _write_leaf(space, array, out, what)
+        else:
+            _write_integer(space, array, out, what, first)
         return
     for name, path, leaf, value in match_values(space, given, what):
         write_values(leaf, value, follow(out, path), name)
@@ -344,10 +352,12 @@ def match_values(
         yield from match_values(each, given[name], f"{what}[{name!r}]", (*path, name))
 
 
-def _write_integer(leaf: Leaf, given: Any, out: NDArray[Any], what: str, first: int) -> None:
-    n, low = leaf.num_values, first or leaf.ends[0]
+def _write_integer(
+    leaf: Leaf, array: NDArray[Any], out: NDArray[Any], what: str, first: int
+) -> None:
+    n, low = leaf.num_values, first or leaf.low
+    low = leaf.ends[0] if low is None else low
     assert n is not None
-    array = _as_array(given, out.shape, what)
     if array.dtype.kind not in "iu":
         raise ValueError(
             f"got {what}s of dtype {array.dtype}; they must be integers in {low} .. {low + n - 1}"
@@ -366,8 +376,7 @@ def _write_integer(leaf: Leaf, given: Any, out: NDArray[Any], what: str, first: 
     out[:] = array
 
 
-def _write_leaf(leaf: Leaf, given: Any, out: NDArray[Any], what: str, _: int = 0) -> None:
-    array = _as_array(given, out.shape, what)
+def _write_leaf(leaf: Leaf, array: NDArray[Any], out: NDArray[Any], what: str) -> None:
     allowed = {"f": "biuf", "b": "b"}.get(leaf.dtype.kind, "biu")
     if array.dtype.kind not in allowed:
         raise ValueError(
@@ -439,16 +448,6 @@ def to_array(given: Any, what: str) -> NDArray[Any]:
         raise ValueError(f"got {what}s that are no array: {error}") from error
     if array.dtype.hasobject:
         raise ValueError(f"got {what}s that are no array: {given!r:.200}")
-    return array
-
-
-def _as_array(given: Any, shape: tuple[int, ...], what: str) -> NDArray[Any]:
-    array = to_array(given, what)
-    if array.shape != shape:
-        raise ValueError(
-            f"got {what}s of shape {array.shape} for {shape[0]} observations; there must be one "
-            f"for each, shape {shape}"
-        )
     return array
 
 

@@ -100,6 +100,7 @@ class WorkerPool:
         self._workers = Workers(
             factory, spec, config, seed, cpus, columns, niceness=niceness, autoreset=autoreset
         )
+        self.check_open = self._workers.check_open
         self._orders = self._workers.orders
         self._shared = self._workers.arrays
         self.arrays = self._shared.block
@@ -282,9 +283,6 @@ class WorkerPool:
     def is_inherited(self) -> bool:
         """Whether this process is a fork of the one that made this, and may not use it."""
         return self._workers.inherited_from != 0
-
-    def check_open(self) -> None:
-        self._workers.check_open()
 
     def get_states(self) -> EnvStates:
         """As in `Pool`; there is none for environments that are replaced meanwhile."""

@@ -21,7 +21,7 @@ from accel_rl.samplers.block import LEAVE, Play
 from accel_rl.samplers.layout import assign_columns, plan_workers
 from accel_rl.samplers.local_pool import LocalPool, Pool
 from accel_rl.samplers.make_block import check_autoreset
-from accel_rl.samplers.orders import RESET, STEP
+from accel_rl.samplers.orders import RESET
 from accel_rl.samplers.pool import WorkerPool
 from accel_rl.spaces import map_gymnasium, write_values
 from accel_rl.vector.arguments import find_factory, find_mode, reset_orders
@@ -241,7 +241,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         own_options: Sequence[dict[str, Any]],
     ) -> tuple[Any, dict[str, Any]]:
         """Reset as `reset` does, with options of its own for each environment."""
-        self._check_open()
+        self._check()
         orders = reset_orders(self.num_envs, seed, options, self._own_reset)
         if any(own_options) and not self._is_gymnasium:
             names = sorted({name for each in own_options for name in each})
@@ -253,14 +253,16 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         if is_left.any() and not self._was_reset:
             raise ValueError("reset_mask leaves environments out; the first reset must take all")
         if is_left.any():
-            self._check_received("a reset with a mask")
+            self._check(whole="a reset with a mask")
         try:
             self._start()
             given = {i: (own,) for i, own in enumerate(own_options) if own and not is_left[i]}
             if given:
                 self._pool.call(Request(set_options, given))
             self._pool.arrays.reset_order[:] = orders
-            self._release(RESET)
+            self._pool.send(self._numbers, self._rows, RESET)
+            self._to_recv.extend(self._numbers)
+            self._recv_all()
         except BaseException:
             self.close()
             raise
@@ -284,12 +286,14 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             SamplerError: the vector environment is closed, not reset, or between `send` and `recv`.
             WorkerError: a worker failed, and the vector environment was closed.
         """
-        self._check_open()
-        self._check_received("step()")
-        self._check_ready(self._all)
-        self._write_actions(self._all, actions)
+        self._check(self._all, "step()")
+        out = self._pool.arrays.rollout.action[0]
+        write_values(self.env_spec.action, actions, out, first=self.first_action)
         try:
-            self._release()
+            self._pool.send(self._numbers, self._rows)
+            for group in self._numbers:
+                self._pool.recv((group,))
+            self._to_send = deque(self._numbers)
             return self._results(self._all)
         except BaseException:
             self.close()
@@ -306,12 +310,13 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             SamplerError: the vector environment is closed or not reset, or all groups have been
                 sent.
         """
-        self._check_open()
+        self._check()
         if not self._to_send and self._to_recv:
             raise SamplerError("all groups have been sent; call recv() first")
         columns = self.groups[self._to_send[0]] if self._to_send else self._all
-        self._check_ready(columns)
-        self._write_actions(columns, actions)
+        self._check(columns)
+        out = self._pool.arrays.rollout.action[0, columns]
+        write_values(self.env_spec.action, actions, out, first=self.first_action)
         try:
             group = self._to_send.popleft()
             self._pool.send((group,), (0,))
@@ -335,7 +340,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             SamplerError: the vector environment is closed, or nothing has been sent.
             WorkerError: a worker failed, and the vector environment was closed.
         """
-        self._check_open()
+        self._check()
         if not self._to_recv:
             raise SamplerError("nothing has been sent; call send() first")
         try:
@@ -371,9 +376,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             RuntimeError: it failed in an environment, which goes on.
             SamplerError: closed, or not all that was sent has been received.
         """
-        self._check_open()
-        if self._is_started:
-            self._check_received("a call of single environments")
+        self._check(whole="a call of single environments" if self._is_started else "")
         try:
             self._start()
             answers = self._pool.call(Request(function, arguments))
@@ -469,7 +472,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         Raises:
             ValueError: the state is of other environments.
         """
-        self._check_open()
+        self._check()
         row = self._pool.arrays.rollout.observation[1]
         found = state.observation
         if found.shape != row.shape or found.dtype != row.dtype:
@@ -491,17 +494,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         if not self.closed:
             self.close()
 
-    def _write_actions(self, columns: slice, actions: Any) -> None:
-        out = self._pool.arrays.rollout.action[0, columns]
-        write_values(self.env_spec.action, actions, out, first=self.first_action)
-
-    def _release(self, command: int = STEP) -> None:
-        """Send all groups and wait for them; if that fails, the caller closes this."""
-        self._pool.send(self._numbers, self._rows, command)
-        for group in self._numbers:
-            self._pool.recv((group,))
-        self._to_send = deque(self._numbers)
-
     def _recv_all(self) -> None:
         """Wait for all groups that were sent. They may then be sent in the order of numbers."""
         while self._to_recv:
@@ -511,8 +503,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
 
     def _observation(self, columns: slice) -> Any:
         view = self._pool.arrays.rollout.observation[1, columns]
-        if self.copy and view.dtype.names is None:
-            return view.copy()
         return map_gymnasium(
             _copy if self.copy else _read_only, self.single_observation_space, view
         )
@@ -549,6 +539,9 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             final_info = _where(done, infos)
             self._add_info_values(final_info, columns, done)
             infos["final_info"], infos["_final_info"] = final_info, done.copy()
+        observation = rollout.observation[1, columns]
+        if self.copy and observation.dtype.names is None:
+            return observation.copy(), reward, terminated, truncated, infos
         return self._observation(columns), reward, terminated, truncated, infos
 
     def _add_info_values(
@@ -571,18 +564,22 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
                 values[~is_told] = 0.0
                 infos[key], infos[f"_{key}"] = values, is_told
 
-    def _check_open(self) -> None:
+    def _check(self, columns: slice | None = None, whole: str = "") -> None:
+        """Raise SamplerError if this is closed or belongs to another process.
+
+        Args:
+            columns: environments to step, which must have been reset.
+            whole: what is to be done to all groups, none of which may be left to receive.
+        """
         if self.closed:
             raise SamplerError("this vector environment is closed; make another one")
         self._pool.check_open()
-
-    def _check_received(self, what: str) -> None:
-        if self._to_recv:
+        if whole and self._to_recv:
             raise SamplerError(
-                f"{what} concerns all groups, and some have been sent; call recv() for these first"
+                f"{whole} concerns all groups, and some have been sent; call recv() for these first"
             )
-
-    def _check_ready(self, columns: slice) -> None:
+        if columns is None:
+            return
         if not self._was_reset:
             raise SamplerError("this vector environment has not been reset; call reset() first")
         if np.count_nonzero(self._needs_reset[columns]):  # `any` takes six times as long

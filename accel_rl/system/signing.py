@@ -1,9 +1,8 @@
 """The user's secret key, and signatures made with it.
 
-The key tells files that this user's runs wrote from files that came from somebody else, and signs
-what the learners of one run say to each other. It lies in the user's state folder,
-``$XDG_STATE_HOME/accel_rl/key`` (``~/.local/state/accel_rl/key`` if the variable is not set), and
-only its owner can read it.
+The key tells files that this user's runs wrote from files that came from somebody else. It lies in
+the user's state folder, ``$XDG_STATE_HOME/accel_rl/key`` (``~/.local/state/accel_rl/key`` if the
+variable is not set), and only its owner can read it.
 """
 
 from __future__ import annotations
@@ -46,18 +45,14 @@ def user_key() -> bytes | None:
         return None
 
 
-def sign(key: bytes, *parts: bytes) -> str:
-    """Return the signature of ``parts`` in their order: HMAC-SHA256, in hexadecimal digits."""
-    made = hmac.new(key, digestmod=hashlib.sha256)
-    for part in parts:
-        made.update(len(part).to_bytes(8, "little"))
-        made.update(part)
-    return made.hexdigest()
+def sign(key: bytes, data: bytes) -> str:
+    """Return the signature of ``data``: HMAC-SHA256, in hexadecimal digits."""
+    return hmac.new(key, data, hashlib.sha256).hexdigest()
 
 
-def is_signed(key: bytes, signature: str, *parts: bytes) -> bool:
-    """Return whether ``signature`` is what `sign` makes of ``parts``."""
-    return hmac.compare_digest(sign(key, *parts).encode(), signature.encode("utf-8", "replace"))
+def is_signed(key: bytes, signature: str, data: bytes) -> bool:
+    """Return whether ``signature`` is what `sign` makes of ``data``."""
+    return hmac.compare_digest(sign(key, data).encode(), signature.encode("utf-8", "replace"))
 
 
 def _make(path: Path) -> None:

@@ -527,8 +527,8 @@ csv_rows_after_checkpoint_stay runs/tables.py training/test_training_metrics.py
 - if row["steps"] > steps:
 + if False:
 
-signature_always_right signing.py runs/test_signing.py
-- return hmac.compare_digest(sign(key, *parts).encode(), signature.encode("utf-8", "replace"))
+signature_always_right system/signing.py runs/test_signing.py
+- return hmac.compare_digest(sign(key, data).encode(), signature.encode("utf-8", "replace"))
 + return True
 
 sweep_stop_not_sent sweep/queue.py sweep/test_sweep_runs.py

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from math import isfinite
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 from accel_rl.agents import Agent
-from accel_rl.algos.learner import Learner, check_call
+from accel_rl.algos.learner import Learner
 from accel_rl.algos.task import Batch, Network, RunOptions, SamplerOptions, Task
 from accel_rl.parallel import LASAGNE_EPS, Exchange, Rule
 from accel_rl.settings import check_settings, option, when
@@ -23,8 +23,7 @@ class LearnerConfig:
     with one update for each rollout.
 
     Raises:
-        ValueError: A value is out of range, or the class does not define `make_learner` itself, or
-            lacks `make_agent` or `rule`.
+        ValueError: A value is out of range.
     """
 
     built_by: ClassVar[str] = "accel_rl.training.build:build_rollouts"
@@ -57,10 +56,9 @@ class LearnerConfig:
     not change."""
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     """Precision of the network's arithmetic in updates.
-    On a CPU it also holds for acting, if A2C or PPO learn from what acting has computed. Parameters
-    and other acting are float32. tf32: a GPU also rounds the inputs of matrix products, which is
-    faster; torch rounds those of convolutions by default. On a CPU tf32 is float32, and bfloat16 is
-    slower without AVX-512."""
+    Parameters and acting are float32. tf32: a GPU also rounds the inputs of matrix products, which
+    is faster; torch rounds those of convolutions by default. On a CPU tf32 is float32, and bfloat16
+    is slower without AVX-512."""
     log_norms: bool = option(False, "watching")
     """Measure the L2 norms of parameters, gradients and steps, for the whole network and for each
     layer."""
@@ -69,7 +67,6 @@ class LearnerConfig:
     the whole batch. 0 disables them."""
 
     def __post_init__(self) -> None:
-        self._check_class()
         check_settings(self)
         for field in fields(self):
             value = getattr(self, field.name)
@@ -79,26 +76,6 @@ class LearnerConfig:
         require(self, "from 0 to 1", lambda value: 0 <= value <= 1, "gamma")
         at_least_zero = ("gradient_norm_eps", "gradient_cosine_interval")
         require(self, "at least 0", lambda value: value >= 0, *at_least_zero)
-
-    def _check_class(self) -> None:
-        kind = type(self)
-        if kind is not LearnerConfig and "make_learner" in vars(kind):
-            for name in ("make_agent", "rule"):
-                if getattr(kind, name) is getattr(LearnerConfig, name):
-                    raise ValueError(
-                        f"learner is of class {kind.__name__}, which must define {name}"
-                    )
-            name = f"{kind.__name__}.make_learner"
-            return check_call(name, self.make_learner, "agent", "exchange", "task")
-        hint = ""
-        base = next((each for each in kind.__mro__[1:] if "make_learner" in vars(each)), None)
-        if base not in (None, LearnerConfig):
-            name = f"{base.__name__}.make_learner"
-            hint = f"; to be trained as its base class, it says `make_learner = {name}`"
-        raise ValueError(
-            f"learner is of class {kind.__name__}, which must define make_learner itself, so that "
-            f"no run is trained by another algorithm than its config says{hint}"
-        )
 
     def make_agent(self, network: Network) -> Agent:
         """Return an agent with new parameters on ``network.device``.
@@ -110,7 +87,7 @@ class LearnerConfig:
             ValueError: There is no such network, it does not fit the environment, or the algorithm
                 cannot learn the environment's spaces.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not define make_agent")
+        raise self._lacks("make_agent")
 
     def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> Learner:
         """Return the learner of an agent.
@@ -123,7 +100,7 @@ class LearnerConfig:
         Raises:
             ValueError: The settings do not fit the task, or the memory of its device.
         """
-        raise NotImplementedError
+        raise self._lacks("make_learner")
 
     @property
     def uses_ratios(self) -> bool:
@@ -192,43 +169,6 @@ class LearnerConfig:
         """
         return {"num_envs": Batch(sampler.num_envs)}
 
-    def suggest_envs(self, num_envs: int, run: RunOptions, num_learners: int) -> str:
-        """Return options with a number of environments that several learners can divide, as text.
-
-        Args:
-            num_envs: the wanted number.
-            run: the options of the run.
-            num_learners: number of learners.
-        """
-        return f"num_envs={num_envs}"
-
-    def begins_after(self, steps: int, state: Mapping[str, Any]) -> int:
-        """Return the number of steps after which a run begins to learn, or to learn again.
-
-        Args:
-            steps: steps of the run so far, 0 for a new run.
-            state: state of its learner. Only the names count.
-        """
-        return steps
-
-    def lightened(self, sampler: SamplerOptions, frame_stack: int = 64, steps: int = 0) -> Self:
-        """Return these settings with as little memory as possible, to try out a run.
-
-        Args:
-            sampler: the options of sampling.
-            frame_stack: number of frames of an observation.
-            steps: number of steps that a replay may hold in any case.
-        """
-        return self
-
-    def part(self, num_learners: int) -> Self:
-        """Return settings with which a single learner does the work of one of several.
-
-        Args:
-            num_learners: number of the several learners.
-        """
-        return self
-
     def check_halves(self, name: str, size: int) -> None:
         """Raises ValueError if batches of ``size``, option ``name``, have no halves to compare."""
         if self.gradient_cosine_interval and size < 2:
@@ -241,7 +181,10 @@ class LearnerConfig:
     @property
     def rule(self) -> Rule:
         """The update rule."""
-        raise NotImplementedError(f"{type(self).__name__} does not define rule")
+        raise self._lacks("rule")
+
+    def _lacks(self, name: str) -> ValueError:
+        return ValueError(f"learner is of class {type(self).__name__}, which must define {name}")
 
     @property
     def has_schedule(self) -> bool:

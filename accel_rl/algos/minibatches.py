@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from itertools import count
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,25 +54,6 @@ class MinibatchConfig(LearnerConfig):
         """Return the batches that learners in step must be able to divide: minibatches."""
         return {"minibatch_size": Batch(self.minibatch_size, sampler.num_envs * sampler.horizon)}
 
-    def suggest_envs(self, num_envs: int, run: RunOptions, num_learners: int) -> str:
-        """Return options with ``num_envs`` that ``num_learners`` can divide.
-
-        The horizon changes as well, since presets scale it and minibatches must divide the rollout.
-        With an LSTM the minibatches change instead, which must be of whole sequences.
-        """
-        few = f"num_envs={num_envs}"
-        if run.has_memory:
-            size = self.fitting_minibatch(num_envs, run.sampler.horizon, num_learners)
-            return few + f" minibatch_size={size}" * (size != self.minibatch_size)
-        size = num_learners * -(-self.minibatch_size // num_learners)  # as it will have to be
-        fits = (each for each in count(run.sampler.horizon) if num_envs * each % size == 0)
-        more = f" minibatch_size={size}" * (size != self.minibatch_size)
-        return f"{few} horizon={next(fits)}{more}"
-
-    def part(self, num_learners: int) -> Self:
-        """Return the settings of one learner alone that does the part of one of several."""
-        return replace(self, minibatch_size=self.minibatch_size // num_learners)
-
     def check_rollout(self, num_envs: int, horizon: int, num_sequences: int = 0) -> None:
         """Check that minibatches divide the rollout.
 
@@ -97,21 +77,20 @@ class MinibatchConfig(LearnerConfig):
             why += "whole sequences of that length"
         else:
             return
-        fits = self.fitting_minibatch(num_envs, horizon, num_sequences)
+        fits = _fitting(self.minibatch_size, size, max(1, num_sequences * horizon))
         use = f"minibatch_size={fits}, or another" if fits else "another"
         raise ValueError(
             f"minibatch_size={self.minibatch_size} {why}; use {use} num_envs or horizon"
         )
 
-    def fitting_minibatch(self, num_envs: int, horizon: int, num_sequences: int) -> int | None:
-        """Return the largest size up to the present one that `check_rollout` accepts.
 
-        If all accepted sizes are larger, return the smallest of them; if there is none, None.
-        """
-        size, unit = num_envs * horizon, max(1, num_sequences * horizon)
-        most = max(unit, min(size, self.minibatch_size))
-        fits = [each for each in range(unit, most + 1, unit) if size % each == 0]
-        return fits[-1] if fits else None
+def _fitting(most: int, size: int, unit: int) -> int | None:
+    """Return the largest multiple of ``unit`` that divides ``size``, up to ``most``; None: none.
+
+    If all are larger, return the smallest.
+    """
+    fits = [each for each in range(unit, max(unit, min(size, most)) + 1, unit) if size % each == 0]
+    return fits[-1] if fits else None
 
 
 class Chosen(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -111,24 +111,6 @@ class ReplayConfig(LearnerConfig):
         """Return the batches that learners in step must be able to divide."""
         return {"batch_size": Batch(self.batch_size)}
 
-    def begins_after(self, steps: int, state: Mapping[str, Any]) -> int:
-        """Return after how many steps a run learns: ``min_steps`` later if its replay is empty."""
-        return steps if "replay" in state else steps + self.min_steps
-
-    def lightened(self, sampler: SamplerOptions, frame_stack: int = 64, steps: int = 0) -> Self:
-        """Return these settings with a small replay, from which learning begins soon.
-
-        A replay that is too small or that learning begins too early for stays so.
-        """
-        fewest = (sampler.horizon + self.return_steps + frame_stack) * sampler.num_envs
-        size = min(self.replay_size, max(fewest, steps))
-        begin = min(self.min_steps, fewest)
-        return replace(self, replay_size=size, min_steps=begin)
-
-    def part(self, num_learners: int) -> Self:
-        """Return the settings of one learner alone that does the part of one of several."""
-        return replace(self, batch_size=self.batch_size // num_learners)
-
     def limited(self, batch: RolloutTensors) -> RolloutTensors:
         """Return ``batch`` with time limits as ends, if they are to be."""
         if not self.time_limit_terminal:
@@ -137,6 +119,24 @@ class ReplayConfig(LearnerConfig):
         if host is not None:
             host = host._replace(terminated=host.terminated | (host.truncated & host.valid))
         return batch._replace(terminated=ended, host=host).without_finals()
+
+
+def with_small_replay(
+    config: ReplayConfig, sampler: SamplerOptions, frame_stack: int = 64, steps: int = 0
+) -> ReplayConfig:
+    """Return settings with a small replay, from which learning begins soon, to try out a run.
+
+    A replay that is too small or that learning begins too early for stays so.
+
+    Args:
+        config: the settings.
+        sampler: the options of sampling.
+        frame_stack: number of frames of an observation.
+        steps: number of steps that the replay may hold in any case.
+    """
+    fewest = (sampler.horizon + config.return_steps + frame_stack) * sampler.num_envs
+    size = min(config.replay_size, max(fewest, steps))
+    return replace(config, replay_size=size, min_steps=min(config.min_steps, fewest))
 
 
 class Pace:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from accel_rl.algos.replay_config import ReplayConfig, with_small_replay
 from accel_rl.cli.parse import override, parse_arguments, split
 from accel_rl.config import TrainConfig
 from accel_rl.options import Option, list_options
@@ -285,7 +286,8 @@ def _on_cpu(config: TrainConfig) -> TrainConfig:
     learner, frames = config.learner, 64
     if config.has_memory:
         frames += 2 * learner.sequence_steps(config.sampler.horizon)
-    learner = learner.lightened(config.sampler, frames)
+    if isinstance(learner, ReplayConfig):
+        learner = with_small_replay(learner, config.sampler, frames)
     return dataclasses.replace(config, device="cpu", gpus=None, learner=learner)
 
 

@@ -91,7 +91,7 @@ def _near_envs(config: TrainConfig, num: int) -> str:
     """Options with about as many environments, which ``num`` learners can divide."""
     whole = num * config.sampler.num_groups
     few = max(whole, config.sampler.num_envs // whole * whole)
-    return config.learner.suggest_envs(few, config, num)
+    return f"num_envs={few}"
 
 
 def _near_batch(size: int, num: int, whole: int | None) -> int:

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from accel_rl.algos.replay_config import ReplayConfig
 from accel_rl.config import TrainConfig
 from accel_rl.options import format_value, list_options
 from accel_rl.parallel import ALONE, Ranks, Team
@@ -119,8 +120,8 @@ def describe_resumed(saved: Mapping[str, Any], config: TrainConfig, num_learners
     """One line for people: from where the run goes on, and what starts anew."""
     steps = int(saved["counts"]["steps"])
     line = f"goes on after {steps:,} steps"
-    begin = config.learner.begins_after(steps, saved["algorithm"])
-    if begin > steps:
+    if isinstance(config.learner, ReplayConfig) and "replay" not in saved["algorithm"]:
+        begin = steps + config.learner.min_steps
         line += f" with an empty replay, so learning begins again after {begin:,}"
     if saved["num_learners"] != num_learners:
         return (

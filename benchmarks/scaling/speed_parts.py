@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from accel_rl.algos.replay_config import ReplayConfig, with_small_replay
 from accel_rl.config import TrainConfig
 from accel_rl.envs import probe_spec
 from accel_rl.parallel import Ranks, SharedGroup
@@ -184,9 +185,14 @@ def alone(config: TrainConfig, num_learners: int, frame_stack: int) -> TrainConf
     ``frame_stack``: the environment's.
     """
     share = sampler_share(config, Ranks(size=num_learners))
-    learner = config.learner.part(1 if config.parallel.sync == "store" else num_learners)
-    learner = learner.lightened(share, frame_stack, _MOST_REPLAY_STEPS)
-    total_steps = max(config.total_steps, learner.begins_after(0, {}) + 1)
+    learner, total_steps = config.learner, config.total_steps
+    if config.parallel.sync != "store":
+        for name, batch in learner.batches(config.sampler).items():
+            if name != "num_envs":
+                learner = dataclasses.replace(learner, **{name: batch.size // num_learners})
+    if isinstance(learner, ReplayConfig):
+        learner = with_small_replay(learner, share, frame_stack, _MOST_REPLAY_STEPS)
+        total_steps = max(total_steps, learner.min_steps + 1)
     return dataclasses.replace(
         config,
         sampler=share,

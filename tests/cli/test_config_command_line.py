@@ -295,7 +295,7 @@ device=cuda | device=cuda device=cpu or auto
 learners=0 | learners is 0; at least 1
 gpus=0 device=cuda | gpus=0 device=cuda
 algo=ppo learners=3 num_envs=6 horizon=512 | minibatch_size=512 3 learners; minibatch_size=384
-algo=ppo learners=3 | num_envs=8 3 learners num_envs=6 horizon=342 minibatch_size=513
+algo=ppo learners=3 | num_envs=8 3 learners num_envs=6
 algo=dqn learners=2 batch_size=2 gradient_cosine_interval=5 | batch_size=2 batch_size=4 or more
 WORLD_SIZE=two | WORLD_SIZE=two must be a number
 sync_period=2 | sync_period=2 Adam

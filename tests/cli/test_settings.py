@@ -10,7 +10,6 @@ from refusals import words
 
 from accel_rl.algos import (
     A2CConfig,
-    ActorCriticConfig,
     DQNConfig,
     LearnerConfig,
     PPOConfig,
@@ -40,22 +39,6 @@ class OwnSamplerConfig(SamplerConfig):
 
 class OwnLearnerConfig(LearnerConfig):
     """Likewise."""
-
-
-@pytest.mark.parametrize("kind", [LearnerConfig, ActorCriticConfig, OwnLearnerConfig])
-def test_config_without_a_learner_is_refused(kind: type[LearnerConfig]) -> None:
-    with pytest.raises(ValueError, match=rf"{kind.__name__}, which must define make_learner"):
-        kind()
-
-
-def test_config_is_never_trained_as_that_of_its_base_class_unless_it_says_so() -> None:
-    with pytest.raises(ValueError, match=r"OwnPPOConfig.*make_learner = PPOConfig.make_learner"):
-        OwnPPOConfig()
-
-    class Likewise(OwnPPOConfig):
-        make_learner = PPOConfig.make_learner
-
-    assert TrainConfig(learner=Likewise(minibatch_size=16)).learner.learns_sequences
 
 
 @pytest.mark.parametrize(

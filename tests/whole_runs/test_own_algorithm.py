@@ -123,13 +123,6 @@ def takes_more(name: str) -> TrainConfig:
     raise AssertionError
 
 
-def heir() -> TrainConfig:
-    class Heir(RatioConfig):
-        pass
-
-    return TrainConfig(learner=Heir())
-
-
 @pytest.fixture(autouse=True)
 def paths(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where processes that a test starts find this module, and the examples."""
@@ -194,23 +187,6 @@ def test_sweep_of_an_own_algorithm_is_tried_out_first() -> None:
     assert runs[0].name == "catch-test_own_algorithm-ratio-0"
 
 
-def few_arguments() -> TrainConfig:
-    @dataclass(frozen=True, kw_only=True)
-    class Few(RatioConfig):
-        def make_learner(self, agent, exchange) -> Ratio:  # type: ignore[no-untyped-def, override]
-            raise AssertionError
-
-    return TrainConfig(learner=Few())
-
-
-def no_rule() -> TrainConfig:
-    class Ruleless(LearnerConfig):
-        make_agent = RatioConfig.make_agent
-        make_learner = RatioConfig.make_learner
-
-    return TrainConfig(learner=Ruleless())
-
-
 @dataclass(frozen=True, kw_only=True)
 class StatelessConfig(RatioConfig):
     def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> Ratio:
@@ -224,6 +200,10 @@ class EagerConfig(RatioConfig):
         learner = super().make_learner(agent, exchange, task)
         learner.update = lambda batch: {}  # type: ignore[assignment, misc]
         return learner
+
+
+class RulelessConfig(RatioConfig):
+    rule = LearnerConfig.rule
 
 
 class UnnamedConfig(RatioConfig):
@@ -262,9 +242,6 @@ MINE = "algo=test_own_algorithm"
         (f"{MINE}:fails", r"algo=.*:fails: .* KeyError: 'no such.*\(.*line"),
         (f"{MINE}:gives_another_thing", "class int; it must"),
         (f"{MINE}:takes_more", "algo=.*TypeError.*without arguments"),
-        (f"{MINE}:heir", "algo=.*Heir, which must define make_learner"),
-        (f"{MINE}:no_rule", "algo=.*Ruleless, which must define rule"),
-        (f"{MINE}:few_arguments", r"Few.make_learner must take .*\(agent, exchange, task\)"),
         (f"{ALGO} mosst=3", "mosst; did you mean most"),
         (f"{ALGO} lstm=true", f"lstm=true .* {MINE}:ratio"),
         (f"{ALGO} num_envs=many", "num_envs=many is not valid; it must be: integer"),
@@ -282,9 +259,10 @@ def test_mistake_about_a_preset_of_ones_own_is_told_in_one_message(
     [
         (StatelessConfig(), "the learner SimpleNamespace must define get_state, as accel_rl.algos"),
         (EagerConfig(), r"Ratio.update must take .*progress, steps\); it takes \(batch\)"),
+        (RulelessConfig(), "class RulelessConfig, which must define rule"),
         (UnnamedConfig(), "a value for spread, which is not in its metric_names"),
     ],
-    ids=["no state", "wrong arguments", "metric without a name"],
+    ids=["no state", "wrong arguments", "no rule", "metric without a name"],
 )
 def test_learner_that_lacks_something_is_refused(
     learner: RatioConfig, message: str, tmp_path: Path

@@ -215,7 +215,7 @@ def test_environments_that_learners_do_not_divide_are_refused_with_what_fits() -
     config = parse_arguments(
         ["algo=ppo", "lstm=true", "num_envs=16", "horizon=4", "minibatch_size=32"]
     )
-    message = "num_envs=16 does not divide among 3 learners .*; use num_envs=12 minibatch_size=24,"
+    message = "num_envs=16 does not divide among 3 learners .*; use num_envs=12,"
     with pytest.raises(ValueError, match=message):
         check_learners(config, Ranks(0, 3, 0, 3))
 

@@ -95,19 +95,21 @@ def check_autoreset(name: str, own: BatchReset | None, wanted: str, *, rests: bo
         wanted: a reset policy, or the value of a mode of Gymnasium's.
         rests: whether steps of the batch leave environments as they are whose episode has ended.
     """
-    if own is not None and wanted == "wait" and not rests:
+    is_policy = wanted in ("immediate", "wait")
+    given = f"{'reset_policy' if is_policy else 'autoreset_mode'} is {wanted}"
+    waits = wanted == "wait" or (wanted == "NextStep" and own == "disabled")
+    if own is not None and waits and not rests:
         raise ValueError(
-            f"reset_policy is wait, and environment {name} is a vector environment that cannot "
-            f"leave environments out of a step, so that those that wait would go on; use immediate"
+            f"{given}, and environment {name} is a vector environment that cannot leave "
+            f"environments out of a step, so that those that wait would go on; use "
+            f"{'immediate' if is_policy else 'SameStep'}"
         )
     if own is None or wanted in _OWN[own]:
         return
-    is_policy = wanted in ("immediate", "wait")
     possible = [each for each in _OWN[own] if (each in ("immediate", "wait")) == is_policy]
     raise ValueError(
-        f"{'reset_policy' if is_policy else 'autoreset_mode'} is {wanted}, and environment {name} "
-        f"is a batch with autoreset={own!r}, which resets its environments itself; use "
-        f"{possible[0]}, or a batch with autoreset='disabled'"
+        f"{given}, and environment {name} is a batch with autoreset={own!r}, which resets its "
+        f"environments itself; use {possible[0]}, or a batch with autoreset='disabled'"
     )
 
 

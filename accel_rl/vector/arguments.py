@@ -28,7 +28,8 @@ _MAX_SEED = 2**63 - 1
 class Kind(NamedTuple):
     """What one environment is like; ``gymnasium_spec`` and ``metadata`` are Gymnasium's.
 
-    ``own_reset``: how a batch resets itself; None: it is no batch.
+    ``own_reset``: how a batch resets itself; None: it is no batch. ``rests``: as in
+    `check_autoreset`.
     """
 
     spec: EnvSpec
@@ -39,6 +40,7 @@ class Kind(NamedTuple):
     gymnasium_spec: Any
     metadata: dict[str, Any]
     own_reset: BatchReset | None = None
+    rests: bool = True
     render_mode: str | None = None
 
 
@@ -114,10 +116,11 @@ def _kind_of(env: Environment | Simulators) -> Kind:
     spec = env.spec
     if not isinstance(env, GymnasiumEnv):
         space = to_gymnasium(spec.observation)
-        own_reset = None
+        kind = Kind(spec, space, to_gymnasium(spec.action), 0, False, None, {})
         if isinstance(env, Simulators):
-            space, own_reset = getattr(env, "observation_space", space), env.autoreset
-        return Kind(spec, space, to_gymnasium(spec.action), 0, False, None, {}, own_reset)
+            space, rests = getattr(env, "observation_space", space), getattr(env, "rests", True)
+            kind = kind._replace(observation_space=space, own_reset=env.autoreset, rests=rests)
+        return kind
     inner = env.env
     observation = inner.observation_space
     if spec.mask is not None:

@@ -64,8 +64,9 @@ class SB3VecEnv(VecEnv):
     def step_async(self, actions: Array) -> None:
         """Release all environments; ``actions``: ``[num_envs, ...]``."""
         spec = self._env.env_spec
-        if isinstance(self.action_space, spaces.MultiBinary):  # policies there give floats
-            actions = np.rint(actions).astype(np.int8)
+        if isinstance(self.action_space, spaces.MultiBinary):  # policies there give 0.0 and 1.0
+            switches = np.asarray(actions).astype(np.int8)
+            actions = switches if np.array_equal(switches, actions) else actions
         given = zeros(spec.action, self.num_envs)
         write_values(spec.action, actions, given)
         self._env.send(given + self._env.first_action if self._env.first_action else given)

@@ -165,7 +165,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         )
         self.plan = None if num_workers == 0 else plan_workers(config, cpus)
         factory, kind = find_factory(env, atari, info_keys)
-        check_autoreset(kind.spec.name, kind.own_reset, mode.value)
+        check_autoreset(kind.spec.name, kind.own_reset, mode.value, rests=kind.rests)
         self._own_reset = kind.own_reset
         spec = config.rollout_spec(kind.spec)
         check_memory(spec)  # the spaces below take as much

@@ -161,6 +161,8 @@ def test_what_their_callbacks_and_policies_ask_for_is_there() -> None:
     _, reward, _, infos = env.step(np.array([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]], np.float32))
     assert reward.tolist() == [2, 1] and [each["goal"] for each in infos] == [-1, -1]
     assert env.reset_infos == [{"goal": 2.0}] * 2
+    with pytest.raises(ValueError, match=r"actions of dtype float64; they must be .* integers"):
+        env.step(np.array([[0.9, 0.0, 1.0], [0.0, 0.0, 1.0]]))
     env.close()
 
 

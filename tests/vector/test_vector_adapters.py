@@ -320,6 +320,9 @@ def test_vector_environment_that_cannot_rest_does_not_wait():
 
     with pytest.raises(ValueError, match=r"reset_policy is wait, and .* cannot leave .*immediate"):
         SerialSampler(Batched(make), num_envs=2, reset_policy="wait")
+    with pytest.raises(ValueError, match=r"autoreset_mode is NextStep, .* cannot leave .*SameStep"):
+        VectorEnv(Batched(make), 2, num_workers=0)
+    VectorEnv(Batched(make), 2, num_workers=0, autoreset_mode="SameStep").close()
 
 
 class CountsResets(gymnasium.Env[Any, Any]):

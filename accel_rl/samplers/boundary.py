@@ -173,14 +173,9 @@ class Boundary:
         """Return the action noise of one rollout, ``[T, B]`` uniform numbers in [0, 1)."""
         return self._noise.random(self._rollout.action.shape[:2])
 
-    def begins(self, t: int, columns: slice) -> NDArray[np.bool_]:
-        """Return where observation row ``t`` is the first of an episode, ``[n]``.
-
-        A lost life begins an episode if it ended one. Call this for row 0 before `begin_row_zero`.
-        """
-        if t == 0:
-            return self._begins[columns] | self._carry.is_fresh[columns]
-        return self._ended(t - 1, columns)
+    def begins(self, columns: slice) -> NDArray[np.bool_]:
+        """Return where row 0 is the first of an episode, ``[n]``; before `begin_row_zero`."""
+        return self._begins[columns] | self._carry.is_fresh[columns]
 
     def begin_row_zero(self, columns: slice) -> None:
         """Write row 0: the last row, or the first observation after a wait for a reset.
@@ -198,7 +193,7 @@ class Boundary:
     def finish(self, lost: set[Place], is_whole: bool = True) -> None:
         """Take in a rollout. ``lost``: where episodes ended because a worker was lost."""
         if is_whole:
-            self._begins[:] = self._ended(-1, slice(None))
+            self._begins[:] = self.ended(-1, slice(None))
         self._tracker.update(self._rollout, lost)
         lost.clear()
 
@@ -213,7 +208,7 @@ class Boundary:
         rollout.info[num_rows:, columns] = np.nan
         if num_rows:  # else the last row is what row 0 was or will be made of
             rollout.observation[-1, columns] = rollout.observation[num_rows, columns]
-            self._begins[columns] = self._ended(num_rows - 1, columns)
+            self._begins[columns] = self.ended(num_rows - 1, columns)
 
     def restart(self, columns: Sequence[int]) -> None:
         """Begin new episodes in ``columns``, whose environments have been replaced."""
@@ -236,7 +231,7 @@ class Boundary:
             episode_sums=self._tracker.sums.copy(),
             is_skipped=self._tracker.is_skipped.copy(),
             generation=generation,
-            begins=self.begins(0, slice(None)),
+            begins=self.begins(slice(None)),
         )
 
     def set_state(self, state: SamplerState) -> EnvStates:
@@ -261,7 +256,11 @@ class Boundary:
         self._tracker.is_skipped[goes_on] = state.is_skipped[goes_on]
         return dict(enumerate(state.environments))
 
-    def _ended(self, t: int, columns: slice) -> NDArray[np.bool_]:
+    def ended(self, t: int, columns: slice) -> NDArray[np.bool_]:
+        """Return where the row behind step ``t`` is the first of an episode, ``[n]``.
+
+        A lost life begins an episode if it ended one.
+        """
         rollout = self._rollout
         ended = rollout.terminated[t, columns] | rollout.truncated[t, columns]
         # A step that is not valid was the reset of an environment, or comes before one.

@@ -136,7 +136,7 @@ def assign_agents(num_agents: int, envs_per_agent: int) -> list[list[range]]:
 
 
 @contextmanager
-def rotation(cores: Iterable[tuple[int, ...]]) -> Iterator[MoveOn]:
+def rotation(cores: Iterable[tuple[int, ...]]) -> Iterator[MoveOn | None]:
     """Let a policy that has no core of its own move from core to core.
 
     On the CPU the policy takes its time from the simulators. Left to the kernel it tends to wake on
@@ -145,15 +145,15 @@ def rotation(cores: Iterable[tuple[int, ...]]) -> Iterator[MoveOn]:
     A3C-Net and 64 environments that is worth 12 % (figures in benchmarks/results/sampling.md).
 
     Within, each call of the function moves this thread to the next core. With fewer than two cores
-    the thread stays where it is. Threads that are started within inherit the one core, so nothing
-    within should start any.
+    there is no function (None), and the thread stays where it is. Threads that are started within
+    inherit the one core, so nothing within should start any.
 
     Args:
         cores: CPU ids of each core.
     """
     distinct = list(dict.fromkeys(cores))
     if len(distinct) < 2:
-        yield lambda: None
+        yield None
         return
     following = itertools.cycle(distinct)
     with _restoring_affinity():
@@ -161,17 +161,17 @@ def rotation(cores: Iterable[tuple[int, ...]]) -> Iterator[MoveOn]:
 
 
 @contextmanager
-def kept_on(cpus: Iterable[int]) -> Iterator[MoveOn]:
+def kept_on(cpus: Iterable[int]) -> Iterator[MoveOn | None]:
     """Keep this thread on ``cpus`` within: those of the core that is planned for a GPU's server.
 
-    Gives a function that does nothing, as that of `rotation`.
+    Gives None, as `rotation` does where there is nothing to move to.
 
     After an update, in which all cores idle, the kernel may leave it on the core of a worker, which
     falls behind until the kernel moves one of them; and every group waits for that worker.
     """
     with _restoring_affinity():
         os.sched_setaffinity(0, cpus)
-        yield lambda: None
+        yield None
 
 
 @contextmanager

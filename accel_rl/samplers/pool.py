@@ -10,6 +10,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Sequence
+from itertools import islice
 from threading import RLock
 from time import monotonic, perf_counter
 from typing import NamedTuple, NoReturn
@@ -150,18 +151,26 @@ class WorkerPool:
     def send(self, groups: Sequence[int], rows: Sequence[int], command: int = STEP) -> None:
         """As in `Pool`; groups that were retired are ended."""
         workers = self._workers
-        with self.sending, workers:
-            deadline = self._now() + getattr(self._config, TIMEOUTS[command])
-            for group, row in zip(groups, rows, strict=True):
-                # First, so that whoever looks at this group meanwhile does not take what its
-                # workers have done before for this order.
-                self._orders.numbers[group] += 1
-                if group in self._leaving:
-                    self._leaving[group] = deadline
-                    self._orders.release(group, row, CLOSE)
-                else:
-                    self._out[group] = deadline
-                    self._orders.release(group, row, command)
+        with self.sending:
+            workers.uses.append(None)
+            try:
+                if workers.is_closed:
+                    self.check_open()
+                deadline = self._now() + getattr(self._config, TIMEOUTS[command])
+                for group, row in zip(groups, rows, strict=True):
+                    # First, so that whoever looks at this group meanwhile does not take what its
+                    # workers have done before for this order.
+                    self._orders.numbers[group] += 1
+                    if group in self._leaving:
+                        self._leaving[group] = deadline
+                        self._orders.release(group, row, CLOSE)
+                    else:
+                        self._out[group] = deadline
+                        self._orders.release(group, row, command)
+            finally:
+                workers.uses.pop()
+                if workers.has_ended:
+                    workers.free()
 
     def is_released(self, group: int) -> bool:
         # Ctrl-C within `send` may leave one that is out without an order.
@@ -170,7 +179,11 @@ class WorkerPool:
     def recv(
         self, groups: Sequence[int] | None = None, limit: int = 1, timeout: float = math.inf
     ) -> list[int]:
-        with self._workers:
+        workers = self._workers
+        workers.uses.append(None)
+        try:
+            if workers.is_closed:
+                self.check_open()
             deadline = monotonic() + timeout
             if self._dead:
                 self._settle_dead()
@@ -179,8 +192,7 @@ class WorkerPool:
                 self._poll(0.0 if self._ready else min(timeout, LOOK_SECONDS))
             else:
                 for group in groups:
-                    if self._orders.is_done(group):  # most often not, and `take` would raise
-                        self._note(group)
+                    self._note(group)
             if groups is None and monotonic() - self._looked_at > LOOK_SECONDS:
                 self._look()
             while not (ready := self._take_ready(groups, limit)):
@@ -189,6 +201,10 @@ class WorkerPool:
                     break
                 self._wait(min(left, LOOK_SECONDS))
             return ready
+        finally:
+            workers.uses.pop()
+            if workers.has_ended:
+                workers.free()
 
     def await_start(self) -> None:
         """Wait until all workers that were started have started.
@@ -212,7 +228,8 @@ class WorkerPool:
             self._look()
 
     def _take_ready(self, groups: Sequence[int] | None, limit: int) -> list[int]:
-        ready = [g for g in self._ready if groups is None or g in groups][:limit]
+        chosen = self._ready if groups is None else filter(groups.__contains__, self._ready)
+        ready = list(islice(chosen, limit))
         for group in ready:
             del self._ready[group]
         return ready
@@ -351,8 +368,12 @@ class WorkerPool:
             self._settle_dead()
 
     def _note(self, group: int) -> None:
-        """Note that ``group`` is ready, if it is. Reads its signal first, see `SharedArrays`."""
-        if take(self._workers.ready[group]) and group in self._out and self._is_done(group):
+        """Note that ``group`` is ready, if it is. Reads its signal first, as `orders` says."""
+        try:
+            os.eventfd_read(self._workers.ready[group])
+        except BlockingIOError:
+            return
+        if group in self._out and self._is_done(group):
             del self._out[group]
             self._ready[group] = None
 

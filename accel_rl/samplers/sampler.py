@@ -283,21 +283,22 @@ class RolloutSampler(PoolSampler):
         self._sending = (-1, 0)
         self._num_sent = [0] * len(self._pool.columns)
 
-    def _collect(self, policy: Policy, move_on: MoveOn) -> None:
+    def _collect(self, policy: Policy, move_on: MoveOn | None) -> None:
         rollout, pool, boundary, T = self.rollout, self._pool, self._boundary, self.config.horizon
         self._stage = "collecting"
         uniform = boundary.draw_noise()
         for t in range(T):
             for group, columns in enumerate(pool.columns):
                 began = perf_counter()
-                if pool.is_released(group):
+                if t or pool.is_released(group):
                     pool.recv((group,))
                 received = perf_counter()
                 if t == 0:
                     self._note_replaced()
-                begins = boundary.begins(t, columns)
-                if t == 0:
+                    begins = boundary.begins(columns)
                     boundary.begin_row_zero(columns)
+                else:
+                    begins = boundary.ended(t - 1, columns)
                 observation = rollout.observation[t, columns]
                 reward = rollout.reward[t - 1, columns]  # of row 0 the last row, still there
                 step = PolicyInput(observation, uniform[t, columns], t, columns, begins, reward)
@@ -312,7 +313,8 @@ class RolloutSampler(PoolSampler):
                 self._sending = (group, t)
                 pool.send((group,), (t,))
                 self._num_sent[group] = t + 1
-                move_on()
+                if move_on is not None:
+                    move_on()
                 self._waiting += received - began
                 self._in_policy += perf_counter() - received
         began = perf_counter()
@@ -363,9 +365,9 @@ class RolloutSampler(PoolSampler):
             self._boundary.restart(self._pool.replaced)
             self._pool.replaced.clear()
 
-    def _placed(self) -> AbstractContextManager[MoveOn]:
+    def _placed(self) -> AbstractContextManager[MoveOn | None]:
         """Within, the threads that collect are where they belong."""
-        return nullcontext(lambda: None)
+        return nullcontext()
 
     def get_state(self) -> SamplerState:
         """Return the state after a `collect`, for the `start` of another sampler.
@@ -469,7 +471,7 @@ class SerialSampler(RolloutSampler):
         return taking_back([*all_settings(), stays], self._tell_changed)
 
     @contextmanager
-    def _placed(self) -> Iterator[MoveOn]:
+    def _placed(self) -> Iterator[MoveOn | None]:
         with taking_back(quick_settings(), self._tell_changed), super()._placed() as move_on:
             yield move_on
 
@@ -540,7 +542,7 @@ class ParallelSampler(RolloutSampler):
         self._rotates = config.affinity == "rotate" and config.num_groups > 1 and not drives_gpu
         self._is_kept = drives_gpu and config.affinity != "off"
 
-    def _placed(self) -> AbstractContextManager[MoveOn]:
+    def _placed(self) -> AbstractContextManager[MoveOn | None]:
         if self._is_kept:
             return kept_on(self.plan.server_cpus)
         return rotation(self.plan.worker_cpus if self._rotates else ())

@@ -61,6 +61,7 @@ class Workers:
     `close` may come at any time, from another thread or a signal handler. So whoever calls what
     uses descriptors does it within ``with workers:``; until the last such block is left, `close`
     ends processes and leaves the descriptors open, so that no other file gets their numbers.
+    The calls of each step write ``uses``, which has an item for each such block, themselves.
 
     ``columns[worker][group]``: who steps what. ``cpus[worker]``: where it is pinned, if anywhere.
     ``autoreset``: as in `Block`. ``members[g]``: the workers of group ``g``. ``orders``: what they
@@ -118,9 +119,9 @@ class Workers:
             raise
         self.arrays = map_memory(self.spec, self._memory)
         self.orders = Orders(self.arrays, self.members, self.countdown, self._wake)
-        self._uses: list[None] = []  # one for each block in which descriptors are used
+        self.uses: list[None] = []  # one for each block in which descriptors are used
         self._closing = RLock()
-        self._is_ending = self._has_ended = self._is_changing = False
+        self._is_ending = self.has_ended = self._is_changing = False
         self._is_made = True
         disown_in_forks(self)
 
@@ -150,15 +151,15 @@ class Workers:
         Raises:
             SamplerError: this was closed, or is that of another process.
         """
-        self._uses.append(None)
+        self.uses.append(None)
         if self.is_closed:
             self.__exit__()
             self.check_open()
 
     def __exit__(self, *error: object) -> None:
-        self._uses.pop()
-        if self._has_ended and not self._uses:
-            self._free()
+        self.uses.pop()
+        if self.has_ended:
+            self.free()
 
     def start(
         self, worker: int, start_rows: list[int], states: EnvStates, *, is_replacement: bool = False
@@ -288,11 +289,11 @@ class Workers:
             if self._is_ending:
                 return
             self._is_ending = True
-            self._uses.append(None)
+            self.uses.append(None)
             try:
-                if not self._has_ended:
+                if not self.has_ended:
                     self._end(grace_seconds)
-                    self._has_ended = True
+                    self.has_ended = True
             finally:
                 self._is_ending = False
                 self.__exit__()
@@ -346,7 +347,10 @@ class Workers:
         for process in self.processes.values():
             process.end()
 
-    def _free(self) -> None:
+    def free(self) -> None:
+        """Close the descriptors unless they are used."""
+        if self.uses:
+            return
         for process in self.processes.values():
             process.free()
         self._epoll.close()
@@ -356,9 +360,10 @@ class Workers:
         """In a fork of the process that made this: nothing of it can be used."""
         self.inherited_from = self.inherited_from or os.getppid()
         self.is_closed = True
-        self._free()
+        self.uses.clear()
+        self.free()
 
     def __del__(self) -> None:
         if self._is_made:  # dropped, perhaps without `close`
-            self._uses.clear()  # of Ctrl-C at an unlucky moment
+            self.uses.clear()  # of Ctrl-C at an unlucky moment
             self.close(GRACE_SECONDS)

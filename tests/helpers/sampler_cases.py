@@ -39,7 +39,7 @@ def lose_worker(sampler: ParallelSampler, after_order_of: int) -> None:
     """Kill the one worker when it has carried out the last order of this group."""
     workers = sampler._pool._workers
     deadline = time.monotonic() + 10
-    while workers.owes(0, after_order_of):
+    while workers.orders.owes(0, after_order_of):
         assert time.monotonic() < deadline
         time.sleep(0.001)
     process = psutil.Process(workers.processes[0].pid)
@@ -108,6 +108,6 @@ class StandingClock:
         if sampler is not None and sampler.generation == 0 and self.hangs():
             workers = sampler._pool._workers
             groups = range(len(sampler._pool.columns))
-            late = [w for w in workers.processes if any(workers.owes(w, g) for g in groups)]
+            late = [w for w in workers.processes if any(workers.orders.owes(w, g) for g in groups)]
             self.now += len(late) == 1
         return self.now

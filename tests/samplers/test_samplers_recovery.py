@@ -211,7 +211,7 @@ def test_row_zero_is_the_same_when_it_is_begun_again() -> None:
             except KeyboardInterrupt:
                 pass
             for _ in range(2):
-                assert boundary.begins(0, slice(0, 2)).tolist() == [False, True]
+                assert boundary.begins(slice(0, 2)).tolist() == [False, True]
                 boundary.begin_row_zero(slice(0, 2))
                 assert rollout.observation[0, :2].tolist() == [[0] * 3, [7] * 3]
 

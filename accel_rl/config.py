@@ -16,9 +16,9 @@ from accel_rl.envs import (
     probe_spec,
 )
 from accel_rl.envs.clipped import clipped
+from accel_rl.options import check_settings, option, when
 from accel_rl.parallel import Adam, ParallelConfig
 from accel_rl.samplers import SamplerConfig
-from accel_rl.settings import check_settings, option, when
 from accel_rl.trackers import TENSORBOARD, check_trackers
 
 _GROUPS = {"parallel": ParallelConfig, "sampler": SamplerConfig, "atari": AtariConfig}

@@ -1,24 +1,69 @@
-"""The options of a config: every leaf of nested dataclasses, and what each is about."""
+"""The options of a config: every leaf of nested dataclasses, what each is about, and its checks."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import inspect
+import math
 import textwrap
-import types
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, is_dataclass
+from operator import attrgetter
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from accel_rl.settings import Idle, Kind
+import numpy as np
+
+Kind = Literal["identity", "course", "engine", "watching", "learning"]
+"""What an option is about, by which resuming and plotting go.
+
+``identity``: which run it is; curves are means over such runs. ``course``: how long a run goes on,
+and with how many learners. ``engine``: where and how fast it computes, not what it learns.
+``watching``: what is recorded of it. ``learning``: what is learned. A resumed run may change
+course, engine and watching; runs that differ in engine or watching make one curve over steps.
+"""
+Idle = Callable[[Any], str | Literal[False]]
+"""given a whole config: why an option of it has no effect; False: it has one"""
+
+_PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
+    int: ((int, np.integer), "integer"),
+    float: ((float, int, np.floating, np.integer), "number"),
+    bool: ((bool, np.bool_), "true|false"),
+    str: ((str,), "text"),
+    NoneType: ((NoneType,), "none"),
+}
+"""by the annotation of an option: types of its values, and what these are in words"""
+_LARGEST = float(np.finfo(np.float32).max)  # number with which torch computes
+
+
+def option(
+    default: Any, kind: Kind = "learning", *, idle: Idle | None = None, common: bool = False
+) -> Any:
+    """A field of a config, with what is known of it as an option.
+
+    Args:
+        default: its default value.
+        kind: what it is about.
+        idle: why it has no effect in a config, if it has none; None: it always has one.
+        common: whether ``--help`` shows it; others are in ``--help=all``.
+    """
+    return field(default=default, metadata={"kind": kind, "idle": idle, "common": common})
+
+
+def when(key: str, value: object) -> Idle:
+    """For `option`: it has no effect where the option ``key``, dotted, has this value."""
+    reason = f"{key} is {format_value(value)}"
+    read = attrgetter(key)
+    return lambda run: read(run) == value and reason
 
 
 @dataclass(frozen=True)
 class Option:
     """One option. ``key`` is dotted (``sampler.num_envs``); ``type`` its annotation.
 
-    ``kind``, ``idle``, ``is_common``: as `accel_rl.settings.option` says. Options of a user's own
-    config are common, and of what is learned unless they say otherwise.
+    ``kind``, ``idle``, ``is_common``: as `option` says. Options of a user's own config are common,
+    and of what is learned unless they say otherwise.
     """
 
     key: str
@@ -42,8 +87,7 @@ class Option:
     @property
     def alternatives(self) -> tuple[Any, ...]:
         """The members of a union, else the type alone."""
-        is_union = get_origin(self.type) in (Union, types.UnionType)
-        return get_args(self.type) if is_union else (self.type,)
+        return _alternatives(self.type)
 
     @property
     def is_list(self) -> bool:
@@ -53,7 +97,7 @@ class Option:
     @property
     def type_name(self) -> str:
         """What may be given, in words."""
-        return " or ".join(_type_name(each) for each in self.alternatives)
+        return _type_name(self.type)
 
 
 def list_options(config: object, group: str = "", idle: Idle | None = None) -> list[Option]:
@@ -68,16 +112,15 @@ def list_options(config: object, group: str = "", idle: Idle | None = None) -> l
     cls: type = type(config)
     hints, docs = get_type_hints(cls), field_docs(cls)
     options = []
-    for field in fields(config):
-        value = getattr(config, field.name)
-        key = f"{group}.{field.name}" if group else field.name
-        known = field.metadata
+    for each in fields(config):
+        value, known = getattr(config, each.name), each.metadata
+        key = f"{group}.{each.name}" if group else each.name
         of_field = known.get("idle") or idle
         if is_dataclass(value):
             options += list_options(value, key, of_field)
             continue
         is_common = known.get("common", not cls.__module__.startswith("accel_rl."))
-        hint, doc, kind = hints[field.name], docs.get(field.name, ""), known.get("kind", "learning")
+        hint, doc, kind = hints[each.name], docs.get(each.name, ""), known.get("kind", "learning")
         options.append(Option(key, hint, doc, value, kind, of_field, is_common))
     return options
 
@@ -89,39 +132,105 @@ def field_docs(cls: type) -> dict[str, str]:
     A field of the user's without such a string is left out.
     """
     docs: dict[str, str] = {}
-    for each in reversed(cls.__mro__):
-        if not is_dataclass(each):
-            continue
-        names = {field.name for field in fields(each)}
+    for each in filter(is_dataclass, reversed(cls.__mro__)):
         try:
-            body = ast.parse(textwrap.dedent(inspect.getsource(each))).body[0]
+            body: Any = ast.parse(textwrap.dedent(inspect.getsource(each))).body[0]
         except (OSError, SyntaxError):  # a class of the user's that is in no file
             continue
-        assert isinstance(body, ast.ClassDef)
+        names = {field.name for field in fields(each)}
         for statement, below in zip(body.body, body.body[1:], strict=False):
-            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                if statement.target.id not in names:
-                    continue
-                if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                    docs[statement.target.id] = " ".join(str(below.value.value).split())
+            name = getattr(getattr(statement, "target", None), "id", None)
+            if name in names and isinstance(getattr(below, "value", None), ast.Constant):
+                docs[str(name)] = " ".join(str(below.value.value).split())
     return docs
 
 
 def format_value(value: Any) -> str:
     """A value as it would be written on the command line."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
+    if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple | list):
         return "[" + ",".join(format_value(each) for each in value) + "]"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _type_name(kind: Any) -> str:
+def check_settings(config: Any) -> None:
+    """Look at all fields of a dataclass that are declared as names, numbers, booleans or text, or
+    as tuples of these.
+
+    NumPy's numbers become Python's own, which alone can be saved, and lists tuples.
+
+    Raises:
+        ValueError: the value of one is of another kind, none of its names, or too large.
+    """
+    cls: type = type(config)
+    hints = _hints(cls)
+    for name in (each.name for each in fields(config)):
+        value = getattr(config, name)
+        check_kind(hints[name], **{name: value})
+        if isinstance(value, float) and _LARGEST < abs(value) < math.inf:
+            raise ValueError(
+                f"{name} is {value:g}; it must be at most {_LARGEST:.2g}, as in float32"
+            )
+        if isinstance(value, str) and not value.isascii() and "\ud800" <= max(value) <= "\udfff":
+            raise ValueError(
+                f"{name} is {value!r}; it must be text in UTF-8, in which files of options are "
+                "written; use another name"
+            )
+        if isinstance(value, np.generic):
+            object.__setattr__(config, name, value.item())  # it may be frozen
+        elif isinstance(value, list):
+            object.__setattr__(config, name, tuple(value))
+
+
+def check_kind(declared: Any, **given: object) -> None:
+    """Raise ValueError unless all the ``given`` arguments are as ``declared``, an annotation."""
+    for name, value in given.items():
+        if not _is_of(declared, value):
+            raise ValueError(f"{name} is {value!r}; it must be: {_type_name(declared)}")
+
+
+def check_seed(seed: int) -> None:
+    """Raises ValueError unless it is an integer of at least 0, as generators take it."""
+    check_kind(int, seed=seed)
+    if seed < 0:
+        raise ValueError(f"seed is {seed}; it must be at least 0")
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _alternatives(declared: Any) -> tuple[Any, ...]:
+    if get_origin(declared) is Annotated:
+        return _alternatives(get_args(declared)[0])
+    return get_args(declared) if get_origin(declared) in (Union, UnionType) else (declared,)
+
+
+def _is_of(declared: Any, value: object) -> bool:
+    """Whether ``value`` is as ``declared``; True where that is no annotation of an option."""
+    for kind in _alternatives(declared):
+        arguments = get_args(kind)
+        if get_origin(kind) is Literal:
+            fits = value in arguments
+        elif get_origin(kind) is tuple and isinstance(value, tuple | list):
+            fits = all(_is_of(arguments[0], each) for each in value)
+        elif kind in _PLAIN:  # a bool is an int, too
+            fits = isinstance(value, _PLAIN[kind][0]) and (kind is bool or type(value) is not bool)
+        else:
+            fits = get_origin(kind) is not tuple
+        if fits:
+            return True
+    return False
+
+
+def _type_name(declared: Any) -> str:
+    if len(alternatives := _alternatives(declared)) > 1:
+        return " or ".join(map(_type_name, alternatives))
+    (kind,) = alternatives
     if get_origin(kind) is Literal:
         return "|".join(map(str, get_args(kind)))
     if get_origin(kind) is tuple:
         return f"list of {_type_name(get_args(kind)[0])}"
-    names = {int: "integer", float: "number", bool: "true|false", str: "text"}
-    return names.get(kind, "none")
+    return _PLAIN[kind][1] if kind in _PLAIN else str(kind)

@@ -37,8 +37,8 @@ from accel_rl.algos.task import Batch, Network, RunOptions, SamplerOptions, Task
 from accel_rl.algos.update import Update, masked_mean, sums
 from accel_rl.graphs import Fixed
 from accel_rl.models import PolicyValue
+from accel_rl.options import option, when
 from accel_rl.parallel import Exchange, RMSProp
-from accel_rl.settings import option, when
 from accel_rl.spaces import map_leaves
 
 LR_BASE, LR_BASE_NUM_ENVS = 7e-4, 16

@@ -15,8 +15,8 @@ from accel_rl.algos.task import Network
 from accel_rl.models import PolicyValue, Sequences, make_model, make_recurrent_model
 from accel_rl.models.policy_value import WithFree
 from accel_rl.models.recurrent import RecurrentWithFree
+from accel_rl.options import option, when
 from accel_rl.parallel import Exchange
-from accel_rl.settings import option, when
 from accel_rl.spaces import Leaf, describe, first_leaf, map_leaves, without_mask
 
 _ROUNDING = 8

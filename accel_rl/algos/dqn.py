@@ -51,8 +51,8 @@ from accel_rl.algos.replay_learner import ReplayLearner
 from accel_rl.algos.task import Network, RunOptions, Task, remembers_nothing, shares_updates
 from accel_rl.algos.update import masked_mean, masked_shares
 from accel_rl.graphs import Fixed
+from accel_rl.options import option, when
 from accel_rl.parallel import ALONE, Adam, Exchange, FlatParameters, Ranks, RMSProp, Rule
-from accel_rl.settings import option, when
 
 
 def _has_atoms(run: Any) -> str | Literal[False]:

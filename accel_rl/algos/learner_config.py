@@ -10,8 +10,8 @@ from typing import ClassVar, Literal
 from accel_rl.agents import Agent
 from accel_rl.algos.learner import Learner
 from accel_rl.algos.task import Batch, Network, RunOptions, SamplerOptions, Task
+from accel_rl.options import check_settings, option, when
 from accel_rl.parallel import LASAGNE_EPS, Exchange, Rule
-from accel_rl.settings import check_settings, option, when
 
 
 @dataclass(frozen=True, kw_only=True)

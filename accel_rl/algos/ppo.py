@@ -34,8 +34,8 @@ from accel_rl.algos.task import Task
 from accel_rl.algos.update import Update, masked_mean, masked_shares, sums
 from accel_rl.graphs import Fixed, Held
 from accel_rl.models import PolicyValue, Sequences
+from accel_rl.options import option, when
 from accel_rl.parallel import Adam, Exchange
-from accel_rl.settings import option, when
 from accel_rl.spaces import map_leaves
 
 

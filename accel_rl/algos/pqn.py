@@ -36,8 +36,8 @@ from accel_rl.algos.task import Network, Task
 from accel_rl.algos.update import Update, masked_mean, masked_shares
 from accel_rl.graphs import Fixed, Held
 from accel_rl.models import Sequences
+from accel_rl.options import option
 from accel_rl.parallel import Exchange, RAdam
-from accel_rl.settings import option
 from accel_rl.spaces import map_leaves
 
 

@@ -14,7 +14,7 @@ from accel_rl.algos.learner_config import LearnerConfig, require
 from accel_rl.algos.replay import ReplaySpec, SequenceBatch, SequenceSpec, Transitions, send
 from accel_rl.algos.task import Batch, RunOptions, SamplerOptions, Task
 from accel_rl.algos.update import as_metric
-from accel_rl.settings import option
+from accel_rl.options import option
 from accel_rl.spaces import map_leaves
 
 

@@ -29,8 +29,8 @@ from accel_rl.algos.replay_learner import ReplayLearner
 from accel_rl.algos.task import Network, Task
 from accel_rl.algos.update import masked_shares, sums
 from accel_rl.models.soft import SoftModel, flat
+from accel_rl.options import option
 from accel_rl.parallel import ALONE, Adam, Exchange, Ranks
-from accel_rl.settings import option
 from accel_rl.spaces import map_leaves, size_of
 
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from accel_rl.cli.parse import help_entry, override, split, wants_help
-from accel_rl.options import format_value, list_options
-from accel_rl.settings import check_settings
+from accel_rl.options import check_settings, format_value, list_options
 from accel_rl.system.console import LastingConsole, print_text, tell_error
 from accel_rl.vector.check_env import check_env
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from accel_rl.settings import check_settings, option
+from accel_rl.options import check_settings, option
 
 SIZES = {"104x80": (104, 80), "84x84": (84, 84)}  # rows, columns
 

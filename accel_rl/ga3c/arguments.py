@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from accel_rl.options import check_kind
 from accel_rl.samplers.base import SamplerConfig
-from accel_rl.settings import check_kind
 
 
 def check_queued(config: SamplerConfig, most_agents: int) -> None:

@@ -25,8 +25,8 @@ from accel_rl.algos.task import Network, RunOptions, Task
 from accel_rl.algos.update import Update, sums
 from accel_rl.graphs import Fixed, Graphs
 from accel_rl.models import PolicyValue, Sequences
+from accel_rl.options import option, when
 from accel_rl.parallel import Exchange, RMSProp
-from accel_rl.settings import option, when
 
 LOG_EPS = 1e-6
 """number added to probabilities in logarithms"""

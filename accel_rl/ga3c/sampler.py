@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from accel_rl.ga3c.arguments import check_queued, check_queues
 from accel_rl.ga3c.queue import ClosableQueue, PriorityLock, QueueClosed
 from accel_rl.ga3c.segments import EnvNoise, Segment, Segments, Taken
+from accel_rl.options import check_kind
 from accel_rl.samplers.base import (
     SamplerConfig,
     SamplerError,
@@ -39,7 +40,6 @@ from accel_rl.samplers.pool import WorkerPool
 from accel_rl.samplers.process import allow_open_files
 from accel_rl.samplers.sampler import PoolSampler
 from accel_rl.samplers.workers import NICENESS
-from accel_rl.settings import check_kind
 from accel_rl.spaces import write_values
 from accel_rl.system.topology import plan_cores
 

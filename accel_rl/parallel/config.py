@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from accel_rl.settings import check_settings, option, when
+from accel_rl.options import check_settings, option, when
 
 
 def _pulls_nothing(run: Any) -> str | Literal[False]:

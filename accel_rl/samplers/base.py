@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.envs.base import EnvSpec
+from accel_rl.options import check_seed, check_settings, option, when
 from accel_rl.rollout import RolloutSpec, layout_bytes
-from accel_rl.settings import check_seed, check_settings, option, when
 from accel_rl.system.topology import free_memory
 
 _is_serial = when("serial", True)

@@ -18,13 +18,12 @@ from omegaconf import DictConfig, OmegaConf
 from accel_rl.algos.replay_config import ReplayConfig, with_small_replay
 from accel_rl.cli.parse import override, parse_arguments, split
 from accel_rl.config import TrainConfig
-from accel_rl.options import Option, list_options
+from accel_rl.options import Option, check_settings, list_options
 from accel_rl.parallel import Ranks
 from accel_rl.presets import PRESETS, find_preset
 from accel_rl.runs.checkpoint import list_checkpoints
 from accel_rl.runs.tables import read_rows
 from accel_rl.runs.yaml_file import is_own, read_yaml, write_yaml
-from accel_rl.settings import check_settings
 from accel_rl.system.signing import UntrustedError
 from accel_rl.tools.human_scores import ATARI_49
 from accel_rl.training.build import build

@@ -25,9 +25,9 @@ from accel_rl import __version__
 from accel_rl.agents.graph import PolicyGraph
 from accel_rl.envs import make_env_factory
 from accel_rl.envs.make import probe_observations
+from accel_rl.options import check_settings
 from accel_rl.runs.files import write_whole
 from accel_rl.runs.saved import find_policy, read_trusted_config
-from accel_rl.settings import check_settings
 from accel_rl.spaces import tensor_views
 from accel_rl.system.extras import missing_package
 from accel_rl.system.functions import first_line

@@ -30,6 +30,7 @@ from accel_rl import __version__
 from accel_rl.agents import Agent
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvError, make_env_factory, probe_spec
+from accel_rl.options import check_settings
 from accel_rl.runs.directory import write_config
 from accel_rl.runs.files import naming, read_text, whole_lines, write_whole
 from accel_rl.runs.saved import (
@@ -39,7 +40,6 @@ from accel_rl.runs.saved import (
 )
 from accel_rl.runs.tables import Row, read_rows
 from accel_rl.runs.yaml_file import is_own
-from accel_rl.settings import check_settings
 from accel_rl.system.extras import missing_package
 from accel_rl.system.functions import first_line
 from accel_rl.tools.card import Scores, model_card

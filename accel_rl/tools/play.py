@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from accel_rl.config import TrainConfig
+from accel_rl.options import check_settings
 from accel_rl.runs.directory import plain_options
 from accel_rl.runs.saved import find_policy, read_trusted_config
 from accel_rl.samplers import PolicyInput
 from accel_rl.samplers.generators import seed_generators
-from accel_rl.settings import check_settings
 from accel_rl.spaces import Leaf, Space, write_values, zeros
 from accel_rl.system.console import LastingConsole, complain
 from accel_rl.system.process_settings import directory, taking_back

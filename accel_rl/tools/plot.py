@@ -14,10 +14,10 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
+from accel_rl.options import check_settings
 from accel_rl.runs.figures import COLOURS, EngFormatter, new_figure, plain, style_axes, to_png
 from accel_rl.runs.files import write_whole
 from accel_rl.runs.tables import EPISODE_WINDOW
-from accel_rl.settings import check_settings
 from accel_rl.tools.compare import (
     SCORE,
     Axis,

@@ -14,6 +14,7 @@ from accel_rl.agents import Agent, RecurrentStates, set_normalizer
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec, make_env_factory, probe_spec
 from accel_rl.envs.clipped import clip
+from accel_rl.options import check_kind, check_seed
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.runs.checkpoint import (
     load_checkpoint,
@@ -21,7 +22,6 @@ from accel_rl.runs.checkpoint import (
 )
 from accel_rl.runs.saved import PACKAGED_WEIGHTS, find_policy, read_trusted_config
 from accel_rl.samplers import PolicyInput
-from accel_rl.settings import check_kind, check_seed
 from accel_rl.spaces import (
     Leaf,
     leaves_of,

@@ -15,8 +15,8 @@ from accel_rl.envs.base import EnvFactory, Environment, EnvSpec
 from accel_rl.envs.batched import BatchReset, Simulators
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
 from accel_rl.envs.make import is_atari_game, make_env_factory, probe
+from accel_rl.options import check_kind
 from accel_rl.samplers.block import LEAVE, NEW_GAME, NEXT_EPISODE
-from accel_rl.settings import check_kind
 from accel_rl.spaces import ACTION_MASK, OBSERVATION, to_gymnasium
 
 OWN_INFOS = ("raw_reward", "episode_ended", "final_obs", "final_info", "env_id")

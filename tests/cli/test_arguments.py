@@ -59,14 +59,14 @@ class Own(A2CConfig):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"rate": "abc"}, "rate is 'abc'; it must be a number"),
-        ({"rate": [1]}, r"rate is \[1\]; it must be a number"),
-        ({"lr": "abc"}, "lr is 'abc'; it must be a number, or None"),
-        ({"limit": "abc"}, "limit is 'abc'; it must be a number, or None"),
-        ({"quoted": 1.5}, "quoted is 1.5; it must be an integer"),
-        ({"side": "up"}, "side is 'up'; it must be left or right"),
-        ({"sizes": (1, "a")}, r"sizes is \(1, 'a'\); it must be a tuple, each of it an integer"),
-        ({"threads": "all"}, "threads is 'all'; it must be an integer, or auto"),
+        ({"rate": "abc"}, "rate is 'abc'; it must be: number"),
+        ({"rate": [1]}, r"rate is \[1\]; it must be: number"),
+        ({"lr": "abc"}, "lr is 'abc'; it must be: number or none"),
+        ({"limit": "abc"}, "limit is 'abc'; it must be: number or none"),
+        ({"quoted": 1.5}, "quoted is 1.5; it must be: integer"),
+        ({"side": "up"}, "side is 'up'; it must be: left\\|right"),
+        ({"sizes": (1, "a")}, r"sizes is \(1, 'a'\); it must be: list of integer"),
+        ({"threads": "all"}, "threads is 'all'; it must be: integer or auto"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -86,8 +86,8 @@ def test_numbers_of_numpy_in_a_config_of_ones_own_become_plain() -> None:
     [
         ({"config": {"num_envs": 4}}, "config is {'num_envs': 4}; SamplerConfig"),
         ({"seed": -1}, "seed is -1; at least 0"),
-        ({"seed": 1.5}, "seed is 1.5; an integer"),
-        ({"seed": True}, "seed is True; an integer"),
+        ({"seed": 1.5}, "seed is 1.5; integer"),
+        ({"seed": True}, "seed is True; integer"),
     ],
     ids=["config", "negative", "fraction", "boolean"],
 )
@@ -119,21 +119,21 @@ CALLS: list[tuple[Any, dict[str, Any], str]] = [
             (3, {}, "env is 3; a name or a function"),
         )
     ),
-    (make_queued, {"max_prediction_batch": 2.5}, "max_prediction_batch is 2.5; an integer"),
-    (make_queued, {"training_queue_size": "a"}, "training_queue_size is 'a'; an integer"),
-    (make_queued, {"most_agents": "8"}, "most_agents is '8'; an integer"),
-    (make_queued, {"gamma": None}, "gamma is None; a number"),
+    (make_queued, {"max_prediction_batch": 2.5}, "max_prediction_batch is 2.5; integer"),
+    (make_queued, {"training_queue_size": "a"}, "training_queue_size is 'a'; integer"),
+    (make_queued, {"most_agents": "8"}, "most_agents is '8'; integer"),
+    (make_queued, {"gamma": None}, "gamma is None; number"),
     (collect, {"actions": ([0, 1], [0])}, "actions no array: inhomogeneous"),
     (collect, {"actions": torch.zeros(4, requires_grad=True)}, "actions float32; integers"),
-    (reset, {"seed": 1.5}, "seed is 1.5; an integer"),
-    (reset, {"seed": "a"}, "seed is 'a'; an integer"),
-    (reset, {"seed": True}, "seed is True; an integer"),
-    (reset, {"seed": [1, 2, 3, "a"]}, "seed is 'a'; an integer, or None"),
+    (reset, {"seed": 1.5}, "seed is 1.5; integer"),
+    (reset, {"seed": "a"}, "seed is 'a'; integer"),
+    (reset, {"seed": True}, "seed is True; integer"),
+    (reset, {"seed": [1, 2, 3, "a"]}, "seed is 'a'; integer or none"),
     (reset, {"options": 3}, "options is 3; a dict, or None"),
-    (load_policy, {"path": "x", "checkpoint": 0.5}, "checkpoint is 0.5; an integer or text, or"),
-    (load_policy, {"path": "x", "greedy": "no"}, "greedy is 'no'; True or False"),
+    (load_policy, {"path": "x", "checkpoint": 0.5}, "checkpoint is 0.5; integer or text or"),
+    (load_policy, {"path": "x", "greedy": "no"}, "greedy is 'no'; true|false"),
     (load_policy, {"path": "x", "seed": -1}, "seed is -1; at least 0"),
-    (load_policy, {"path": "x", "seed": "a"}, "seed is 'a'; an integer"),
+    (load_policy, {"path": "x", "seed": "a"}, "seed is 'a'; integer"),
     (plan_runs, {"axes": {"env": "catch", "seed": "0..100000000"}}, "at most 10,000"),
     (plan_runs, {"axes": {"seed": "0..4999", "num_envs": "2,4,8"}}, "at most 10,000"),
 ]
@@ -179,7 +179,7 @@ def test_number_of_agents_and_predictions_are_what_they_must_be() -> None:
         return np.zeros(len(uniform), np.int64)
 
     with make_queued() as sampler:
-        with pytest.raises(ValueError, match=r"num_agents is 2.5; it must be an integer"):
+        with pytest.raises(ValueError, match=r"num_agents is 2.5; it must be: integer"):
             sampler.set_num_agents(2.5)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=r"policy returned ndarray; .* return a Prediction"):
             while True:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import pytest
 
 from accel_rl.cli.parse import help_text
-from accel_rl.options import Option, list_options
+from accel_rl.options import Option, list_options, option, when
 from accel_rl.presets import PRESETS
-from accel_rl.settings import option, when
 
 LEARNING = {
     "": "algo env gru lstm model overlap previous_action_reward",
@@ -67,7 +66,7 @@ def test_options_of_a_users_own_config_are_common_and_of_what_is_learned() -> No
     assert (beta.kind, beta.idle, beta.is_common) == ("learning", None, True)
     assert (tricks.kind, tricks.is_common) == ("watching", False)
     assert tricks.idle is not None
-    assert tricks.idle(Own(beta=0.0)) == "beta is 0.0"
+    assert tricks.idle(Own(beta=0.0)) == "beta is 0"
     assert not tricks.idle(Own())
 
 

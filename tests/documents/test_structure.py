@@ -26,15 +26,15 @@ LAYERS = [
         "ga3c",
         "training",
         "runs",
-        "config option_kinds options presets",
+        "config presets",
         "algos parallel samplers vector",
         "agents envs models",
-        "graphs rollout settings spaces system trackers",
+        "graphs options rollout spaces system trackers",
     )
 ]
 LAYER_OF = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 NEVER = {("algos", "samplers"), ("samplers", "algos")}
-WITHOUT_TORCH = "envs rollout settings system trackers"
+WITHOUT_TORCH = "envs options rollout system trackers"
 SOURCES = sorted(
     path
     for part in ("accel_rl", "benchmarks", "examples", "launch")

@@ -57,7 +57,7 @@ class Group(Protocol):
         ...
 
 
-class TorchGroup:
+class TorchGroup(Group):
     """The process group of `torch.distributed`, with gloo or NCCL, over any number of machines.
 
     With NCCL the GPU itself waits for the other learners. If one is gone, a watcher thread, the
@@ -68,15 +68,12 @@ class TorchGroup:
         self.size = dist.get_world_size()
 
     def sum_(self, x: Tensor) -> None:
-        """Replace a tensor by its sum over all learners."""
         self._reduce(x, dist.ReduceOp.SUM)
 
     def maximum_(self, x: Tensor) -> None:
-        """Replace a tensor by its maximum over all learners, element by element."""
         self._reduce(x, dist.ReduceOp.MAX)
 
     def broadcast_(self, x: Tensor) -> None:
-        """Replace a tensor by the first learner's."""
         try:
             dist.broadcast(x, 0)
         except RuntimeError as error:

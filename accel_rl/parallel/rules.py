@@ -148,13 +148,13 @@ class Rule(Protocol):
         ...
 
     def rate(self, lr: float, step: int) -> float:
-        """Return the rate that the rule uses in one step.
+        """Return the rate that the rule uses in one step. Without a rule of its own, it is ``lr``.
 
         Args:
             lr: learning rate.
             step: number of the step, from 1.
         """
-        ...
+        return lr
 
     def step_(
         self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor
@@ -171,7 +171,7 @@ class Rule(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RMSProp:
+class RMSProp(Rule):
     """The rule RMSProp; see `rmsprop_`.
 
     Attributes:
@@ -186,22 +186,16 @@ class RMSProp:
     initial: float
 
     def make_state(self, parameter: Tensor) -> dict[str, Tensor]:
-        """Return the optimizer's state at the start; see `Rule.make_state`."""
         return {"mean_square": torch.full_like(parameter, self.initial)}
-
-    def rate(self, lr: float, step: int) -> float:
-        """Return ``lr``."""
-        return lr
 
     def step_(
         self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor
     ) -> None:
-        """Apply the rule, in place; see `Rule.step_`."""
         rmsprop_(parameter, gradient, state["mean_square"], rate, self.decay, self.eps)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adam:
+class Adam(Rule):
     """The rule Adam; see `adam_`.
 
     Attributes:
@@ -219,20 +213,17 @@ class Adam:
     eps_after_correction: bool = False
 
     def make_state(self, parameter: Tensor) -> dict[str, Tensor]:
-        """Return the optimizer's state at the start; see `Rule.make_state`."""
         names = ["mean", "mean_square"]
         if self.eps_after_correction:
             names.append("weight")  # ``1 - beta2 ** step``, as a running mean of ones
         return {name: torch.zeros_like(parameter) for name in names}
 
     def rate(self, lr: float, step: int) -> float:
-        """Return the rate of one step; see `adam_rate`."""
         return adam_rate(lr, self.beta1, self.beta2, step)
 
     def step_(
         self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor
     ) -> None:
-        """Apply the rule, in place; see `Rule.step_`."""
         mean, mean_square = state["mean"], state["mean_square"]
         eps: float | Tensor = self.eps
         if self.eps_after_correction:
@@ -243,7 +234,7 @@ class Adam:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RAdam:
+class RAdam(Rule):
     """The rule rectified Adam; see `accel_rl.parallel.rules.radam_`.
 
     Attributes:
@@ -257,16 +248,13 @@ class RAdam:
     eps: float = 1e-8
 
     def make_state(self, parameter: Tensor) -> dict[str, Tensor]:
-        """Return the optimizer's state at the start; see `Rule.make_state`."""
         return {"mean": torch.zeros_like(parameter), "mean_square": torch.zeros_like(parameter)}
 
     def rate(self, lr: float, step: int) -> float:
-        """Return the rate of one step; see `Rule.rate`."""
         return radam_rate(lr, self.beta1, self.beta2, step)
 
     def step_(
         self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor
     ) -> None:
-        """Apply the rule, in place; see `Rule.step_`."""
         mean, mean_square = state["mean"], state["mean_square"]
         radam_(parameter, gradient, mean, mean_square, rate, self.beta1, self.beta2, self.eps)

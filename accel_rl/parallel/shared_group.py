@@ -23,7 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from accel_rl.parallel.group import TeamError
+from accel_rl.parallel.group import Group, TeamError
 from accel_rl.system import shared_memory
 from accel_rl.system.registration import register, unregister
 from accel_rl.system.shared_memory import round_up
@@ -41,7 +41,7 @@ class Address(NamedTuple):
     memory: int
 
 
-class SharedGroup:
+class SharedGroup(Group):
     """A `Group` of processes, or threads, of one machine.
 
     Tensors of a GPU go by way of the memory, which is then registered with CUDA.
@@ -96,15 +96,12 @@ class SharedGroup:
             self._poll.register(process, select.POLLIN)
 
     def sum_(self, x: Tensor) -> None:
-        """As `Group.sum_`."""
         self._reduce(x, torch.add)
 
     def maximum_(self, x: Tensor) -> None:
-        """As `Group.maximum_`."""
         self._reduce(x, torch.maximum)
 
     def broadcast_(self, x: Tensor) -> None:
-        """As `Group.broadcast_`."""
         *slots, _ = self._views(x)
         if self._rank == 0:
             slots[0].copy_(x.view(-1))

@@ -10,8 +10,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from accel_rl.options import format_value
 from accel_rl.runs.yaml_file import read_yaml
-from accel_rl.system.functions import first_line
-from accel_rl.system.signing import UntrustedError
 
 
 def read_option_file(path: Path, *, trust: bool) -> dict[str, Any]:
@@ -25,15 +23,7 @@ def read_option_file(path: Path, *, trust: bool) -> dict[str, Any]:
     """
     if path.is_dir():
         raise ValueError(f"config={path} is a directory; name a file, as in {path}/config.yaml")
-    try:
-        tree = read_yaml(path, trust=trust)
-    except UntrustedError:
-        raise
-    except Exception as error:  # the disk's, the decoder's, or one of the YAML reader's many
-        message = getattr(error, "strerror", None) or first_line(error)
-        if mark := getattr(error, "problem_mark", None):
-            message = f"line {mark.line + 1}: {getattr(error, 'problem', message)}"
-        raise ValueError(f"config={path} cannot be read: {message}") from error
+    tree = read_yaml(path, trust=trust)
     if not isinstance(tree, DictConfig) or not tree:
         raise ValueError(
             f"config={path} holds no options; write them as `key: value`, groups indented, as in "

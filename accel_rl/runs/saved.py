@@ -15,7 +15,6 @@ from accel_rl.presets import PRESETS, find_preset
 from accel_rl.runs.checkpoint import best_path, checkpoint_path, checkpoint_steps, list_checkpoints
 from accel_rl.runs.yaml_file import CODE_OPTIONS, read_yaml
 from accel_rl.system.functions import first_line
-from accel_rl.system.signing import UntrustedError
 
 
 def read_config(run_dir: str | Path, *, trust: bool = False) -> TrainConfig:
@@ -63,13 +62,7 @@ def _read(run_dir: Path, trust: bool, imports: Collection[str]) -> TrainConfig:
         ) from error
     except OSError as error:
         raise ValueError(f"{run_dir} cannot be read: {error.strerror}") from error
-    try:
-        tree = read_yaml(path, trust=trust, imports=imports)
-    except UntrustedError:
-        raise
-    except Exception as error:  # the disk's, the decoder's, or one of the YAML reader's many
-        reason = getattr(error, "strerror", None) or first_line(error)
-        raise ValueError(f"{path} cannot be read: {reason}") from error
+    tree = read_yaml(path, trust=trust, imports=imports)
     if not isinstance(tree, DictConfig) or "algo" not in tree or "env" not in tree:
         raise ValueError(f"{path} is not the config of a training run of accel_rl")
     own = str(tree["algo"])

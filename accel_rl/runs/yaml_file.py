@@ -19,6 +19,7 @@ import yaml  # of OmegaConf
 from omegaconf import OmegaConf
 
 from accel_rl.runs.files import read_bytes, write_whole
+from accel_rl.system.functions import first_line
 from accel_rl.system.signing import UntrustedError, is_signed, sign, user_key
 
 CODE_OPTIONS = ("algo", "env", "model", "tracker")
@@ -62,17 +63,25 @@ def read_yaml(
         within: entry of the file that holds the options. None: they are the whole.
 
     Raises:
-        OSError: the file cannot be read, or it is not a regular file.
-        Exception: it is no YAML; the reader has many of them.
         UntrustedError: it names code that may not run.
-        ValueError: a value in it stands for another one, such as a variable of the environment.
+        ValueError: the file cannot be read, it is no YAML, or a value in it stands for another one,
+            such as a variable of the environment.
     """
-    data = read_bytes(path, _MOST_BYTES)
-    tree = OmegaConf.load(io.StringIO(_without_octal(data.decode())))
-    plain = OmegaConf.to_container(tree, resolve=False)
+    try:
+        data = read_bytes(path, _MOST_BYTES)
+        tree = OmegaConf.load(io.StringIO(_without_octal(data.decode())))
+        plain = OmegaConf.to_container(tree, resolve=False)
+    except Exception as error:  # the disk's, the decoder's, or one of the YAML reader's many
+        reason = getattr(error, "strerror", None) or first_line(error)
+        if mark := getattr(error, "problem_mark", None):
+            reason = f"line {mark.line + 1}: {getattr(error, 'problem', reason)}"
+        raise ValueError(f"{path} cannot be read: {reason}") from error
     for key, value in _leaves(plain, ""):
         if isinstance(value, str) and "${" in value:
-            raise ValueError(f"{key} is {value}, which stands for another value; write that itself")
+            raise ValueError(
+                f"{path} cannot be read: {key} is {value}, which stands for another value; write "
+                f"that itself"
+            )
     options = plain.get(within) if within and isinstance(plain, dict) else plain
     if not trust and isinstance(options, dict) and not _is_signed(data):
         code = code_in({str(key): value for key, value in options.items()})

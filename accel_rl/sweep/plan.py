@@ -345,15 +345,13 @@ def read_plan(sweep_dir: Path, *, trust: bool = False) -> list[PlannedRun]:
     path = sweep_dir / "sweep.yaml"
     if not path.is_file():
         raise ValueError(f"{sweep_dir} holds no sweep: there is no sweep.yaml in it")
+    tree = read_yaml(path, trust=trust, within="options")
     try:
-        tree = read_yaml(path, trust=trust, within="options")
         assert isinstance(tree, DictConfig)
         axes = {str(key): ",".join(map(str, values)) for key, values in tree["options"].items()}
         names = [str(name) for name in tree["runs"]]
         digest = tree.get("config")
-    except UntrustedError:
-        raise
-    except Exception as error:  # the disk's, the decoder's, or one of the YAML reader's many
+    except Exception as error:  # a value of any type may stand in the place of any other
         raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
     if _digest(sweep_dir) != digest:
         raise ValueError(

@@ -137,12 +137,12 @@ seed: @ | cannot be read: line 1: found character
 def test_file_that_cannot_be_had_is_refused_by_name(given: str, said: str, tmp_path) -> None:
     text, _, arguments = given.partition(" & ")
     argument = written(tmp_path, text.replace(";", "\n"))
-    with pytest.raises(ValueError, match=words(f"{argument} {said}")):
+    with pytest.raises(ValueError, match=words(f"{argument.partition('=')[2]} {said}")):
         parse_arguments([argument, *arguments.split()])
 
 
 def test_file_that_is_not_there_or_a_directory_or_empty_is_refused(tmp_path) -> None:
-    with pytest.raises(ValueError, match="config=absent cannot be read: No such file or directory"):
+    with pytest.raises(ValueError, match="absent cannot be read: No such file or directory"):
         parse_arguments(["config=absent"])
     with pytest.raises(ValueError, match=r"is a directory; name a file, as in .*/config\.yaml"):
         parse_arguments([f"config={tmp_path}"])

@@ -115,7 +115,7 @@ def test_any_config_of_a_run_is_a_config_or_a_message(algo: str, tree: dict[Any,
 @pytest.mark.parametrize("text", ["'0'", "''", "- 1", "\x00", "{", "a: &a [*a]", "[" * 5_000])
 def test_option_file_without_options_is_a_message(text: str) -> None:
     Path("options.yaml").write_text(text)
-    with pytest.raises(ValueError, match=r"config=options\.yaml (cannot be read: .|holds no)"):
+    with pytest.raises(ValueError, match=r"options\.yaml (cannot be read: .|holds no)"):
         parse_arguments(["config=options.yaml"])
 
 
@@ -226,5 +226,5 @@ def test_file_of_a_terabyte_is_refused_before_it_fills_the_memory(
     path = tmp_path / "file"
     with path.open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(OSError, match=r"it is larger than \d+ MiB"):
+    with pytest.raises((OSError, ValueError), match=r"it is larger than \d+ MiB"):
         read(path)

@@ -288,10 +288,9 @@ class QueuedSampler(PoolSampler):
             return 0
         taken, steps = self._take_steps(ready)
         n = len(taken.columns)
+        remembered = (self._segments.states(taken),) if self._state_size else ()
         prediction = policy(
-            self._segments.observations(taken),
-            self._noise.take(taken.columns),
-            *self._segments.states(taken),
+            self._segments.observations(taken), self._noise.take(taken.columns), *remembered
         )
         segments, rows = self._follow(taken, prediction)
         self._release(ready.agents, rows)

@@ -154,10 +154,9 @@ class Segments:
             out[n:] = rollout.final_observation[taken.final_slot, columns[taken.final]]
         return out
 
-    def states(self, taken: Taken) -> tuple[NDArray[np.float32], ...]:
-        """What is remembered before each of `observations`, one of ``[n + m, S]``, or nothing."""
-        if self._state is None:
-            return ()
+    def states(self, taken: Taken) -> NDArray[np.float32]:
+        """Return what is remembered before each of `observations`, ``[n + m, S]``."""
+        assert self._state is not None, "call remember first"
         rollout, columns, row = self._rollout, taken.columns, taken.row
         state = self._state[columns]
         if self._tells_reward:
@@ -167,7 +166,7 @@ class Segments:
         has_ended = rollout.terminated[row, columns] | rollout.truncated[row, columns]
         state[has_ended | ~rollout.valid[row, columns]] = 0
         self._state[columns] = state
-        return (np.concatenate((state, final)),)
+        return np.concatenate((state, final))
 
     def cut(self, taken: Taken, value: NDArray[np.float32]) -> list[Segment]:
         """Return copies of the segments that end here.
@@ -223,7 +222,7 @@ class Segments:
         for k, length in enumerate(self._length[columns].tolist()):
             if length:
                 more = () if self._state is None else (states[k], reward[:length, k])
-                segments.append(Segment(*(field[i : i + length] for field in fields), *more))
+                segments.append(Segment(*[field[i : i + length] for field in fields], *more))
                 i += length
         return segments
 

@@ -55,7 +55,8 @@ class EpisodeTracker:
             lost: where the rollout marks episodes as ended whose worker was lost.
             at: rows and columns of the steps, ``[B]`` each; None: all steps of the rollout.
         """
-        self._drop_old()
+        if len(self._ended) > MOST_KEPT:
+            self._drop_old()
         index = (slice(None), slice(None)) if at is None else (at[0][None], at[1])  # [T, B]
         own = index[1]
         fields = (rollout.raw_reward, rollout.reward, rollout.valid)

@@ -271,8 +271,7 @@ class WorkerPool:
 
     def done_at(self, groups: Sequence[int]) -> NDArray[np.float64]:
         """When each of these groups of one worker was ready, by `time.perf_counter`."""
-        workers = [self._workers.members[g][0] for g in groups]
-        done_at: NDArray[np.float64] = self._shared.done_at[workers]
+        done_at: NDArray[np.float64] = self._shared.done_at[groups]  # whose numbers are workers'
         return done_at
 
     # ---- the rest of a pool ----------------------------------------------------------------------

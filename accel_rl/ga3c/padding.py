@@ -1,24 +1,20 @@
-"""Batches of changing sizes, filled up to a few sizes, for each of which a CUDA graph is recorded.
+"""How GA3C's threads bring arrays to the device.
 
-GA3C's threads take what there is: other numbers of samples each time. A graph has one shape and
-reads the same memory each time.
+They take what there is: other numbers of samples each time. A CUDA graph has one shape and reads
+the same memory each time, so that for graphs batches are filled up to a few sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accel_rl.agents import PolicyAgent, sample_categorical
-from accel_rl.ga3c.sampler import Prediction
-from accel_rl.ga3c.versions import VersionExchange
-from accel_rl.graphs import Fixed, Graphs
+Put = Callable[[Mapping[str, NDArray[Any]]], dict[str, Tensor]]
+"""Brings arrays to a device."""
 
 _FEWEST_ROWS = 8
 
@@ -61,64 +57,12 @@ class Places:
         return place
 
 
-class GraphPredictor:
-    """A `QueuedPolicy` that acts by graphs, for an agent without memory.
+def to_device(device: torch.device, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+    """Return ``arrays`` on ``device``: on the CPU as they are, else copies from pinned memory.
 
-    Args:
-        agent: Of this thread alone.
-        exchange: Has its parameters, in memory of their own.
-        graphs: Records them.
-        device: The GPU.
-        tells_probability: Whether trainers need the probabilities of actions.
-        most: Maximum number of environments for which it acts at once.
+    The device may read the copies while the host goes on.
     """
-
-    def __init__(
-        self,
-        agent: PolicyAgent,
-        exchange: VersionExchange,
-        graphs: Graphs,
-        device: torch.device,
-        tells_probability: bool,
-        most: int,
-    ) -> None:
-        self._exchange, self._graphs = exchange, graphs
-        self._places = Places(2 * most, device)  # each may have a last observation
-        (self._act,) = graphs.whole(partial(act, agent, tells_probability), kind="actions")
-
-    @torch.no_grad()
-    def __call__(self, observation: NDArray[Any], uniform: NDArray[np.float64]) -> Prediction:
-        """Act with the latest parameters."""
-        self._exchange.pull()
-        placed = self._places.put({"observation": observation, "uniform": uniform})
-        action, value, probability = self._act(
-            Fixed(placed["observation"]), Fixed(placed["uniform"])
-        )
-        self._graphs.count("actions", is_replayed=self._act.is_replayed)
-        n = len(uniform)
-        values = value[: len(observation)].cpu().numpy()  # waits for the device
-        told = None if probability is None else probability[:n].cpu().numpy()
-        acted = action[:n].cpu().numpy()
-        return Prediction(acted, values, self._exchange.version, told)
-
-
-def act(
-    agent: PolicyAgent, tells_probability: bool, observation: Tensor, uniform: Tensor
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return actions and their probabilities, ``[n]``, and values, ``[n + m]``.
-
-    Args:
-        agent: Whose network acts.
-        tells_probability: Whether probabilities are wanted.
-        observation: ``[n + m, ...]``.
-        uniform: ``[n]`` float64 in [0, 1).
-    """
-    output = agent.evaluate(observation)
-    logits = output.logits[: len(uniform)]
-    action = sample_categorical(logits, uniform)
-    return action, output.value, probability_of(action, logits) if tells_probability else None
-
-
-def probability_of(action: Tensor, logits: Tensor) -> Tensor:
-    """Return the probabilities of ``action``, ``[n]``, under ``logits``, ``[n, A]``."""
-    return logits.softmax(1).gather(1, action.unsqueeze(1)).squeeze(1)
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    if device.type == "cpu":
+        return tensors
+    return {name: x.pin_memory().to(device, non_blocking=True) for name, x in tensors.items()}

@@ -18,19 +18,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from accel_rl.agents import PolicyAgent, sample_categorical
+from accel_rl.agents import PolicyAgent
 from accel_rl.ga3c.learner import GA3C, Samples
-from accel_rl.ga3c.padding import GraphPredictor, Places, padded_size, probability_of
+from accel_rl.ga3c.padding import Places, Put, padded_size, to_device
+from accel_rl.ga3c.predictor import Predictor
 from accel_rl.ga3c.queue import QueueClosed
-from accel_rl.ga3c.sampler import Prediction, QueuedPolicy, QueuedSampler
+from accel_rl.ga3c.sampler import QueuedSampler
 from accel_rl.ga3c.segments import Segment
 from accel_rl.ga3c.versions import VersionExchange, Versions
 from accel_rl.graphs import Graphs
 from accel_rl.models import RecurrentModel, Sequences
-from accel_rl.models.recurrent import joined_state, one_step, run, split_state
+from accel_rl.models.recurrent import split_state
 from accel_rl.parallel import FlatParameters
 
 _JOIN_SECONDS = 60.0
@@ -180,13 +180,8 @@ class QueueThreads:
 
     def _predict(self, stop: threading.Event) -> None:
         agent, exchange = self._make_network()
-        tells_probability = self._learner.config.vtrace
-        policy: QueuedPolicy = partial(predict, agent, exchange, self._device, tells_probability)
-        if self.graphs is not None and not agent.remembers:
-            most = self._sampler.most_predicted
-            policy = GraphPredictor(
-                agent, exchange, self.graphs, self._device, tells_probability, most
-            )
+        told, most = self._learner.config.vtrace, self._sampler.most_predicted
+        policy = Predictor(agent, exchange, self._device, told, self.graphs, most)
         with closing(exchange):
             while not stop.is_set():
                 self._sampler.serve(policy)
@@ -196,9 +191,9 @@ class QueueThreads:
         learner = GA3C(agent, self._learner.config, exchange, self.graphs)
         learner.set_state(self._learner.get_state())
         queue, least = self._sampler.training_queue, learner.config.min_training_batch
-        places = None
+        put: Put = partial(to_device, self._device)
         if self.graphs is not None:
-            places = Places(least + self._sampler.config.horizon - 1, self._device)
+            put = Places(least + self._sampler.config.horizon - 1, self._device).put
         with closing(exchange):
             while not stop.is_set():
                 try:
@@ -208,7 +203,7 @@ class QueueThreads:
                 num_queued = len(queue)
                 began = perf_counter()
                 exchange.pull()
-                metrics = learner.update(self._batch(segments, places), self.progress())
+                metrics = learner.update(self._batch(segments, put), self.progress())
                 lag = exchange.made - 1 - min(int(segment.version[0]) for segment in segments)
                 with self._lock:
                     done = self.trainings
@@ -219,8 +214,8 @@ class QueueThreads:
                     done.lags[lag] += 1
                     done.metrics.append(metrics)
 
-    def _batch(self, segments: list[Segment], places: Places | None) -> Samples:
-        """One after the other; for graphs in ``places``."""
+    def _batch(self, segments: list[Segment], put: Put) -> Samples:
+        """Return the samples of ``segments``, one after the other, where ``put`` brings them."""
         names = ["observation", "action", "return_"]
         is_corrected = self._learner.config.vtrace
         if is_corrected:
@@ -231,15 +226,12 @@ class QueueThreads:
         if is_corrected:
             fields["discount"] = np.full_like(fields["return_"], self._learner.config.gamma)
             fields["discount"][np.cumsum([len(segment) for segment in segments]) - 1] = 0
-        if places is not None:
-            weight = np.zeros(padded_size(len(fields["return_"])), np.float32)
-            weight[: len(fields["return_"])] = 1
-            placed: dict[str, Any] = places.put({**fields, "weight": weight})
-            return Samples(**placed, longest=self._sampler.config.horizon)
-        tensors: dict[str, Any] = {
-            name: _to_device(each, self._device) for name, each in fields.items()
-        }
-        samples = Samples(**tensors, longest=max(map(len, segments)))
+        if self.graphs is not None:
+            num = len(fields["return_"])
+            fields["weight"] = np.zeros(padded_size(num), np.float32)
+            fields["weight"][:num] = 1
+        placed: dict[str, Any] = put(fields)
+        samples = Samples(**placed, longest=self._sampler.config.horizon)
         if not self._agent.remembers:
             return samples
         sequences, place = line_up(segments, self._agent.model)
@@ -266,46 +258,3 @@ def line_up(segments: list[Segment], model: RecurrentModel) -> tuple[Sequences, 
         previous[0] = first
     begins = torch.zeros(T, K, dtype=torch.bool)
     return Sequences(state, begins, previous), torch.from_numpy(place)
-
-
-@torch.inference_mode()
-def predict(
-    agent: PolicyAgent,
-    exchange: VersionExchange,
-    device: torch.device,
-    tells_probability: bool,
-    observation: NDArray[Any],
-    uniform: NDArray[np.float64],
-    state: NDArray[np.float32] | None = None,
-) -> Prediction:
-    """What a predictor does: a `QueuedPolicy`, once the first four arguments are given.
-
-    With the latest parameters.
-    """
-    exchange.pull()
-    inputs = _to_device(observation, device), _to_device(uniform, device)
-    memory = None
-    if agent.remembers:
-        assert state is not None
-        memory = one_step(*split_state(agent.model, _to_device(state, device)))
-    (logits, values), after = run(agent.model, inputs[0], memory)
-    n = len(uniform)
-    logits = logits[:n]
-    action = sample_categorical(logits, inputs[1])
-    if after is not None:
-        after = joined_state(agent.model, after[:n], action)
-    value = values.cpu().numpy()  # waits for the device
-    probability = probability_of(action, logits).cpu().numpy() if tells_probability else None
-    remembered = None if after is None else after.cpu().numpy()
-    acted = action.cpu().numpy()
-    return Prediction(acted, value, exchange.version, probability, remembered)
-
-
-def _to_device(array: NDArray[Any], device: torch.device) -> Tensor:
-    """On the CPU the array itself; else a copy, from pinned memory, which the device may read while
-    the host goes on.
-    """
-    tensor = torch.from_numpy(array)
-    if device.type == "cpu":
-        return tensor
-    return tensor.pin_memory().to(device, non_blocking=True)

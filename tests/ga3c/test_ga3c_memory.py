@@ -19,8 +19,9 @@ from accel_rl.agents import PolicyAgent
 from accel_rl.algos.actor_critic import evaluate
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.ga3c.learner import GA3C, GA3CConfig, Samples
+from accel_rl.ga3c.predictor import Predictor
 from accel_rl.ga3c.segments import Segment
-from accel_rl.ga3c.threads import line_up, predict
+from accel_rl.ga3c.threads import line_up
 from accel_rl.ga3c.versions import VersionExchange, Versions
 from accel_rl.models import MemorySpec, PreviousInputs, Sequences, make_recurrent_model
 from accel_rl.parallel import FlatParameters, Local
@@ -54,9 +55,10 @@ def played(agent: PolicyAgent, is_told: bool) -> list[Segment]:
     with_state = agent.model.state_size + (agent.model.previous.size if is_told else 0)
     sampler = make_sampler(COUNTING, 2, 2, gamma=GAMMA, horizon=4)
     sampler.remember(with_state, tells_reward=is_told)
+    policy = Predictor(agent, exchange, torch.device("cpu"), True)
     with sampler:
         while sampler.steps < 250:
-            sampler.serve(partial(predict, agent, exchange, torch.device("cpu"), True))
+            sampler.serve(policy)
         return take_all(sampler)
 
 

@@ -217,7 +217,7 @@ def test_thread_that_fails_ends_the_run_with_its_error(who, tmp_path, monkeypatc
     if who == "trainer":
         monkeypatch.setattr(GA3C, "update", fail)
     else:
-        monkeypatch.setattr("accel_rl.ga3c.threads.sample_categorical", fail)
+        monkeypatch.setattr("accel_rl.ga3c.predictor.sample_categorical", fail)
     with pytest.raises(RunError, match="the device is gone"):
         run(dataclasses.replace(CONFIG, total_steps=10_000_000), tmp_path / "run")
 

@@ -24,7 +24,7 @@ from accel_rl.spaces import Leaf
 class FailingSampler:
     """All its predictors fail at the same time."""
 
-    num_agents = 1
+    num_agents = most_predicted = 1
     queue_times = QueueTimes()
 
     def __init__(self, num_predictors: int) -> None:

@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import io
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,8 +15,8 @@ from rich.console import Console
 from accel_rl.agents import PolicyAgent
 from accel_rl.config import TrainConfig
 from accel_rl.ga3c.learner import GA3C, GA3CConfig, Samples
-from accel_rl.ga3c.padding import GraphPredictor, Places, padded_size
-from accel_rl.ga3c.threads import predict
+from accel_rl.ga3c.padding import Places, padded_size
+from accel_rl.ga3c.predictor import Predictor
 from accel_rl.ga3c.versions import VersionExchange, Versions
 from accel_rl.graphs import Graphs
 from accel_rl.models import make_model
@@ -48,7 +47,7 @@ def test_predictions_and_updates_are_those_of_the_cpu() -> None:
     values, actions, parameters = [], [], []
     for device in ("cpu", "cuda"):
         agent, exchange = make(device)
-        prediction = predict(agent, exchange, torch.device(device), False, image, uniform)
+        prediction = Predictor(agent, exchange, torch.device(device), False)(image, uniform)
         values.append(prediction.value)
         actions.append(prediction.action)
         batch = Samples(
@@ -154,13 +153,14 @@ def test_predictions_by_graphs_are_those_without() -> None:
         VersionExchange(FlatParameters(network), versions, copies=bool(k))
         for k, network in enumerate(networks)
     ]
-    by_graphs = GraphPredictor(agents[1], exchanges[1], graphs, cuda, True, 16)
+    by_graphs = Predictor(agents[1], exchanges[1], cuda, True, graphs, 16)
+    plain = Predictor(agents[0], exchanges[0], cuda, True)
     rng = np.random.default_rng(2)
     for _ in range(40):
         n, m = rng.integers(1, 17), rng.integers(0, 4)
         observation = rng.standard_normal((n + m, 6), np.float32)
         uniform = rng.random(n)
-        own = predict(agents[0], exchanges[0], cuda, True, observation, uniform)
+        own = plain(observation, uniform)
         other = by_graphs(observation, uniform)
         np.testing.assert_array_equal(own.action, other.action)
         np.testing.assert_allclose(own.value, other.value, atol=1e-6)
@@ -185,9 +185,7 @@ def num_launches(graphs: Graphs | None) -> tuple[int, int]:
     cuda, is_recorded = torch.device("cuda"), graphs is not None
     agent, exchange = make_small(copies=is_recorded)
     learner, places = GA3C(agent, LEARNER, exchange, graphs), Places(24, cuda)
-    policy: Any = partial(predict, agent, exchange, cuda, False)
-    if graphs is not None:
-        policy = GraphPredictor(agent, exchange, graphs, cuda, False, 8)
+    policy = Predictor(agent, exchange, cuda, False, graphs, 8)
     rng = np.random.default_rng(1)
     fields = {
         "observation": rng.standard_normal((20, 6), np.float32),

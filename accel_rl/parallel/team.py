@@ -79,7 +79,6 @@ class Team:
         self._processes: dict[int, int] = {}  # descriptors, by rank
         self._watcher: Watcher | None = None
 
-    @_touching_store
     def share(self, name: str, value: Any = None) -> Any:
         """Return the first learner's value, in all learners.
 
@@ -95,7 +94,6 @@ class Team:
             return value
         return self._read_from(0, f"share/{name}")
 
-    @_touching_store
     def meet(self, name: str) -> None:
         """Wait until all learners that are not lost have come here.
 
@@ -108,7 +106,6 @@ class Team:
         self.reach(name, 1)
         self.wait_for_all(name, 1)
 
-    @_touching_store
     def reach(self, name: str, count: int, value: int = 0) -> None:
         """Tell the others how far this learner has come.
 
@@ -120,7 +117,6 @@ class Team:
         if self._store is not None:
             self._write(f"reached/{name}/{self.ranks.rank}", [count, value])
 
-    @_touching_store
     def wait_for_all(self, name: str, count: int) -> dict[int, int]:
         """Wait until all other learners that are not lost have come as far; see `reach`.
 
@@ -170,7 +166,6 @@ class Team:
         if self._watcher is not None:
             self._watcher.rest()
 
-    @_touching_store
     def post(self, message: Any) -> None:
         """Leave a message for the first learner.
 
@@ -194,35 +189,18 @@ class Team:
         Raises:
             TeamError: a message has not come in time.
         """
-        ranks = range(1, self.ranks.size)
-        names = [self._next_post(rank) for rank in ranks]
-        if waits and names and self._store is not None and self._store.check(names):
-            # All at once if all are there, since each look at the store takes a while.
-            found = self._store.multi_get(names)
-            return {rank: [self._take(rank, each)] for rank, each in zip(ranks, found, strict=True)}
-        messages: dict[int, list[Any]] = {}
-        for rank in ranks:
-            messages[rank] = []
-            while (
-                message := self._wait_for(self._next_post(rank), rank)
-                if waits
-                else self._find(self._next_post(rank))
-            ):
-                messages[rank].append(self._take(rank, message))
-                if waits:
+        messages: dict[int, list[Any]] = {rank: [] for rank in range(1, self.ranks.size)}
+        for rank, of_one in messages.items():
+            while not (waits and of_one):
+                key = f"post/{rank}/{self._num_read[rank]}"
+                message = self._wait_for(key, rank) if waits else self._find(key)
+                if message is None:
                     break
+                assert self._store is not None
+                self._store.delete_key(key)
+                self._num_read[rank] += 1
+                of_one.append(json.loads(message))
         return messages
-
-    def _next_post(self, rank: int) -> str:
-        """Name of the next message of that learner."""
-        return f"post/{rank}/{self._num_read[rank]}"
-
-    def _take(self, rank: int, message: bytes) -> Any:
-        """What a message says, which is then read."""
-        assert self._store is not None
-        self._store.delete_key(self._next_post(rank))
-        self._num_read[rank] += 1
-        return json.loads(message)
 
     @_touching_store
     def add_steps(self, num_steps: int) -> int:
@@ -257,7 +235,6 @@ class Team:
         group.maximum_(tensor)
         return int(tensor)
 
-    @_touching_store
     def is_lost(self, rank: int) -> bool:
         """Return True if a learner has ended before its time.
 
@@ -326,7 +303,6 @@ class Team:
         """Whether that learner has come to `close`."""
         return self._find(f"reached/left/{rank}") is not None
 
-    @_touching_store
     def _open_shared(self) -> SharedGroup:
         group = SharedGroup(self.ranks.rank, self.ranks.size, self.timeout_seconds)
         self._write(f"address/{self.ranks.rank}", group.address)
@@ -355,6 +331,7 @@ class Team:
         process = self._processes.get(rank)
         return process is not None and bool(select.select([process], [], [], 0)[0])
 
+    @_touching_store
     def _write(self, key: str, value: Any) -> None:
         assert self._store is not None
         text = json.dumps(value, separators=(",", ":"), default=_python_number)

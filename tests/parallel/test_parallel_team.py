@@ -6,7 +6,6 @@ import os
 import pickle
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -110,23 +109,6 @@ def test_waiting_for_messages_takes_one_of_each_and_names_who_is_missing() -> No
     lose(store, 2)
     second.post("d")
     assert first.read(waits=True) == {1: ["d"], 2: []}
-
-
-def test_messages_that_are_all_there_are_read_at_once() -> None:
-    (first, *others), store = make_teams(4)
-    looks: list[str] = []
-
-    class Counting:
-        def __getattr__(self, name: str) -> Any:
-            looks.append(name)
-            return getattr(store, name)
-
-    first._store = Counting()  # type: ignore[assignment]
-    for row in range(2):
-        for rank, team in enumerate(others, 1):
-            team.post([row, rank])
-        assert first.read(waits=True) == {rank: [[row, rank]] for rank in (1, 2, 3)}
-    assert looks == ["check", "multi_get", *["delete_key"] * 3] * 2
 
 
 def test_learners_meet_but_for_those_that_are_lost() -> None:

@@ -37,7 +37,6 @@ from accel_rl.samplers.base import (
 from accel_rl.samplers.boundary import Place
 from accel_rl.samplers.layout import assign_agents
 from accel_rl.samplers.pool import WorkerPool
-from accel_rl.samplers.process import allow_open_files
 from accel_rl.samplers.sampler import PoolSampler
 from accel_rl.samplers.workers import NICENESS
 from accel_rl.spaces import write_values
@@ -152,11 +151,10 @@ class QueuedSampler(PoolSampler):
         self._envs_per_agent = config.num_envs // config.num_groups
         num_envs = most_agents * self._envs_per_agent
         self.rollout_spec = replace(self.rollout_spec, T=config.horizon + 1, B=num_envs)
-        allow_open_files(most_agents, most_agents)  # before lists of the square of their number
         cores = [self.plan.worker_cpus[a % len(self.plan.worker_cpus)] for a in range(most_agents)]
-        columns = assign_agents(most_agents, self._envs_per_agent)
+        slices = assign_agents(most_agents, self._envs_per_agent)
         niceness = 0 if drives_gpu else NICENESS
-        pool = WorkerPool(self._factory, self.rollout_spec, config, seed, cores, columns, niceness)
+        pool = WorkerPool(self._factory, self.rollout_spec, config, seed, cores, slices, niceness)
         self._use(pool)
         self._segments = Segments(
             self.rollout,

@@ -10,6 +10,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 
@@ -89,50 +90,48 @@ def plan_workers(
     )
 
 
-def assign_columns(config: SamplerConfig, num_workers: int) -> list[list[range]]:
-    """``[worker][group]``: the columns that a worker steps of each group, contiguous or none.
+class EnvSlice(NamedTuple):
+    """The environments, a run of columns, that one worker steps of one group."""
+
+    worker: int
+    group: int
+    columns: range
+
+
+def assign_columns(config: SamplerConfig, num_workers: int) -> list[EnvSlice]:
+    """Return who steps which columns, in order of worker, then group.
 
     Group ``g`` is the ``g``-th equal run of columns; slices of it differ by one at most. Larger
     slices are dealt round over all groups, so that what a worker has of all groups together differs
-    by one at most, too. Where there are more workers than a group has columns, a slice is one
-    column, and not every worker has one of each group.
+    by one at most, too: with 10 environments, 2 groups and 4 workers, these have columns 0 to 1 and
+    5, 2 and 6, 3 and 7 to 8, 4 and 9. Where there are more workers than a group has columns, a
+    slice is one column, and not every worker has one of each group.
     """
     G = config.num_groups
     group_size = config.num_envs // G
+    found = []
     if config.workers_per_core == 1 and num_workers > group_size:
-        single = [[range(0)] * G for _ in range(num_workers)]
         for g in range(G):  # a run of workers each, the last of which ends with the last worker
             first = g * (num_workers - group_size) // (G - 1)
             for i, column in enumerate(range(g * group_size, (g + 1) * group_size)):
-                single[first + i][g] = range(column, column + 1)
-        return single
+                found.append(EnvSlice(first + i, g, range(column, column + 1)))
+        return sorted(found)
     slices = num_workers // config.workers_per_core  # of each group
     size, num_larger = divmod(group_size, slices)
     places = np.arange(slices)
-    bounds = []
     for g in range(G):
         sizes = size + ((places - g * num_larger) % slices < num_larger)
-        bounds.append([0, *sizes.cumsum().tolist()])
-    columns = []
-    for worker in range(num_workers):
-        own = worker // config.workers_per_core
-        held = range(G) if config.workers_per_core == 1 else [worker % G]
-        columns.append(
-            [
-                range(g * group_size + bounds[g][own], g * group_size + bounds[g][own + 1])
-                if g in held
-                else range(0)
-                for g in range(G)
-            ]
-        )
-    return columns
+        bounds = [g * group_size, *(g * group_size + sizes.cumsum()).tolist()]
+        for i in range(slices):
+            worker = i if config.workers_per_core == 1 else i * G + g
+            found.append(EnvSlice(worker, g, range(bounds[i], bounds[i + 1])))
+    return sorted(found)
 
 
-def assign_agents(num_agents: int, envs_per_agent: int) -> list[list[range]]:
-    """``[worker][group]``, as `assign_columns`: each worker has one group, of its own number."""
-    nothing = range(0)  # one object, for the square of the number of agents
-    own = [range(a * envs_per_agent, (a + 1) * envs_per_agent) for a in range(num_agents)]
-    return [[own[a] if g == a else nothing for g in range(num_agents)] for a in range(num_agents)]
+def assign_agents(num_agents: int, envs_per_agent: int) -> list[EnvSlice]:
+    """Return who steps which columns, where each worker has the group of its own number."""
+    n = envs_per_agent
+    return [EnvSlice(a, a, range(a * n, (a + 1) * n)) for a in range(num_agents)]
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from accel_rl.rollout import Rollout, RolloutSpec, truncate_running
 from accel_rl.samplers.base import Autoreset, SamplerConfig, SamplerError, WorkerError
 from accel_rl.samplers.block import EnvStates, count_nothing
 from accel_rl.samplers.boundary import Place
+from accel_rl.samplers.layout import EnvSlice
 from accel_rl.samplers.orders import (
     CALL,
     CLOSE,
@@ -72,7 +73,7 @@ class WorkerPool:
         config: the sampler's settings.
         seed: the sampler's seed.
         cpus: for each worker the CPUs that it is pinned to.
-        columns: ``columns[worker][group]``, the columns that a worker steps of each group.
+        slices: which columns each worker steps of each group, in order of worker.
         niceness: by how much workers yield to other processes.
         autoreset: as in `Block`.
 
@@ -92,23 +93,23 @@ class WorkerPool:
         config: SamplerConfig,
         seed: int,
         cpus: Sequence[tuple[int, ...]],
-        columns: list[list[range]],
+        slices: list[EnvSlice],
         niceness: int = 0,
         *,
         autoreset: Autoreset | None = None,
     ) -> None:
         self._config = config
         self._workers = Workers(
-            factory, spec, config, seed, cpus, columns, niceness=niceness, autoreset=autoreset
+            factory, spec, config, seed, cpus, slices, niceness=niceness, autoreset=autoreset
         )
         self.check_open = self._workers.check_open
         self._orders = self._workers.orders
         self._shared = self._workers.arrays
         self.arrays = self._shared.block
-        G = len(columns[0])
+        G = self._workers.spec.num_groups
         size = spec.B // G
         self.columns = [slice(g * size, (g + 1) * size) for g in range(G)]
-        self.num_workers = len(columns)
+        self.num_workers = len(cpus)
         self.lost: set[Place] = set()
         self.replaced: list[int] = []
         self.look: Callable[[int], object] = count_nothing
@@ -475,8 +476,8 @@ class WorkerPool:
             _LOGGER.warning("%s; replaced, its running episodes count as truncated", error)
             workers.forget(worker)  # before its rows are mended
             rows = [0] * len(self.columns)
-            for group in own:
-                rows[group] = self._cut_off(worker, group)
+            for _, group, columns in workers.slices_of[worker]:
+                rows[group] = self._cut_off(worker, group, columns)
                 if group in self._ready:  # not without its first observations
                     del self._ready[group]
                     self._out[group] = math.inf
@@ -491,10 +492,9 @@ class WorkerPool:
         deadline = self._now() + self._config.reset_timeout_seconds
         self._starting[worker] = _Start(deadline, is_replacement)
 
-    def _cut_off(self, worker: int, group: int) -> int:
+    def _cut_off(self, worker: int, group: int, columns: range) -> int:
         """Truncate the episodes of a lost worker; the row for its successor's observations."""
         workers, rollout = self._workers, self.arrays.rollout
-        columns = workers.spec.columns[worker][group]
         own = slice(columns.start, columns.stop)
         row, waits = int(self._shared.row[group]), self._config.reset_policy == "wait"
         if self._shared.command[group] in (RESET, GET_STATE):

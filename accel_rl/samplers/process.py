@@ -121,7 +121,7 @@ class WorkerProcess:
     def describe(self) -> str:
         """Its number, pid, CPUs and environments, for messages."""
         setup = self.setup
-        columns = [r for r in setup.spec.columns[setup.worker] if r]
+        columns = [each.columns for each in setup.spec.slices]
         environments = ", ".join(
             f"{r.start}-{r.stop - 1}" if len(r) > 1 else str(r.start) for r in columns
         )

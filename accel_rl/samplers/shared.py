@@ -16,6 +16,7 @@ import numpy as np
 from accel_rl.rollout import Layout, Rollout, RolloutSpec, carve, layout_bytes
 from accel_rl.samplers.base import Autoreset, SamplerConfig
 from accel_rl.samplers.block import BlockArrays, Carry, EnvStates
+from accel_rl.samplers.layout import EnvSlice
 from accel_rl.samplers.orders import SharedArrays
 from accel_rl.system import shared_memory
 
@@ -33,19 +34,13 @@ hang"""
 class PoolSpec(NamedTuple):
     """All that both sides need to lay out the shared memory, and who steps which columns.
 
-    ``columns[worker][group]`` is the worker's slice of that group, empty where it has none.
+    In the `Setup` of a worker, ``slices`` are its own.
     """
 
     rollout: RolloutSpec
-    columns: list[list[range]]
-
-    @property
-    def num_workers(self) -> int:
-        return len(self.columns)
-
-    @property
-    def num_groups(self) -> int:
-        return len(self.columns[0])
+    num_workers: int
+    num_groups: int
+    slices: list[EnvSlice]
 
 
 class Descriptors(NamedTuple):

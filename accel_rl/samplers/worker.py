@@ -246,29 +246,28 @@ def _make_blocks(
     def count(num_steps: int) -> None:
         arrays.first_steps[setup.worker] += num_steps
 
-    for group, columns in enumerate(setup.spec.columns[setup.worker]):
-        if columns:
-            place = slice(columns.start, columns.stop)
-            seed = environment_seed(setup.seed, columns.start, setup.restart)
-            block = make_block(
-                make_envs(factory, place, setup.spec.rollout, seed),
-                place,
-                arrays.block,
-                setup.config,
-                setup.seed,
-                setup.restart,
-                setup.autoreset,
-            )
-            blocks.append((group, block))
-            block.count = count
-            check_distinct([each.envs for _, each in blocks])
-            if setup.start_rows[group] == WAIT_FOR_RESET:
-                block.wait_for_reset()
-            else:
-                block.start(setup.start_rows[group], setup.states)
-            turns.add(group)
-            if block.refused:
-                _append(descriptors.states, pickle.dumps(block.refused))
+    for _, group, columns in setup.spec.slices:
+        place = slice(columns.start, columns.stop)
+        seed = environment_seed(setup.seed, columns.start, setup.restart)
+        block = make_block(
+            make_envs(factory, place, setup.spec.rollout, seed),
+            place,
+            arrays.block,
+            setup.config,
+            setup.seed,
+            setup.restart,
+            setup.autoreset,
+        )
+        blocks.append((group, block))
+        block.count = count
+        check_distinct([each.envs for _, each in blocks])
+        if setup.start_rows[group] == WAIT_FOR_RESET:
+            block.wait_for_reset()
+        else:
+            block.start(setup.start_rows[group], setup.states)
+        turns.add(group)
+        if block.refused:
+            _append(descriptors.states, pickle.dumps(block.refused))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from accel_rl.samplers.base import (
     was_closed,
 )
 from accel_rl.samplers.block import EnvStates
+from accel_rl.samplers.layout import EnvSlice
 from accel_rl.samplers.orders import (
     CLOSE,
     STEP,
@@ -63,12 +64,19 @@ class Workers:
     ends processes and leaves the descriptors open, so that no other file gets their numbers.
     The calls of each step write ``uses``, which has an item for each such block, themselves.
 
-    ``columns[worker][group]``: who steps what. ``cpus[worker]``: where it is pinned, if anywhere.
-    ``autoreset``: as in `Block`. ``members[g]``: the workers of group ``g``. ``orders``: what they
-    are told.
-    ``worker_of``: workers by the ``pidfd`` of their processes. ``generation``: how often
-    environments have started anew. ``inherited_from``: if this process is a fork of the one that
-    made this, the pid of that; else 0.
+    Args:
+        slices: who steps what, in order of worker.
+        cpus: where each worker is pinned, if anywhere.
+        autoreset: as in `Block`.
+
+    Attributes:
+        slices_of: the slices of each worker.
+        members: the workers of each group.
+        orders: what the workers are told.
+        worker_of: workers by the ``pidfd`` of their processes.
+        generation: how often environments have started anew.
+        inherited_from: if this process is a fork of the one that made this, the pid of that; else
+            0.
 
     Raises:
         SamplerError: this is not Linux, or no more files can be opened.
@@ -87,24 +95,28 @@ class Workers:
         config: SamplerConfig,
         seed: int,
         cpus: Sequence[tuple[int, ...]],
-        columns: list[list[range]],
+        slices: list[EnvSlice],
         *,
         niceness: int,
         autoreset: Autoreset | None,
     ) -> None:
         open_standard_descriptors()  # of a host's process, which its workers inherit
-        allow_open_files(len(columns), len(columns[0]))
+        W, G = len(cpus), 1 + max(each.group for each in slices)
+        allow_open_files(W, G)
         check_memory(rollout_spec)
         self._config = config
         self._seed = seed
-        self._cpus = ((),) * len(columns) if config.affinity == "off" else cpus
+        self._cpus = ((),) * W if config.affinity == "off" else cpus
         self._niceness = niceness
         # Only where no policy or other worker waits for the core.
-        self._awake_seconds = awake_seconds(len(columns) < len(available_cpus()))
+        self._awake_seconds = awake_seconds(W < len(available_cpus()))
         self._autoreset = autoreset
-        self.spec = PoolSpec(rollout_spec, columns)
-        W, G = self.spec.num_workers, self.spec.num_groups
-        self.members = [[w for w in range(W) if columns[w][g]] for g in range(G)]
+        self.spec = PoolSpec(rollout_spec, W, G, slices)
+        self.slices_of: list[list[EnvSlice]] = [[] for _ in range(W)]
+        self.members: list[list[int]] = [[] for _ in range(G)]
+        for each in slices:
+            self.slices_of[each.worker].append(each)
+            self.members[each.group].append(each.worker)
         self.processes: dict[int, WorkerProcess] = {}
         self.worker_of: dict[int, int] = {}
         self.generation = 0
@@ -138,7 +150,7 @@ class Workers:
             for members in self.members
         ]
         self.ready = [opened(os.eventfd(0, flags)) for _ in self.members]
-        self._wake = [opened(os.eventfd(0, os.EFD_CLOEXEC)) for _ in self.spec.columns]
+        self._wake = [opened(os.eventfd(0, os.EFD_CLOEXEC)) for _ in self.slices_of]
         self.started = opened(os.eventfd(0, flags))
         for descriptor in (*self.ready, self.started):
             # Edge-triggered: another group that is ready must not keep this process from sleeping.
@@ -174,16 +186,13 @@ class Workers:
         """
         self.check_open()
         self.arrays.has_started[worker] = self.arrays.is_awake[worker] = False
-        columns = self.spec.columns[worker]
-        nothing = [range(0)] * len(columns)
-        # Only its own: of all, it would be the square of their number.
-        known = [columns if w == worker else nothing for w in range(self.spec.num_workers)]
+        own = self.slices_of[worker]
         config = self._config
         if is_replacement:
             config = replace(config, decorrelation_steps=0)
         setup = Setup(
             worker=worker,
-            spec=self.spec._replace(columns=known),
+            spec=self.spec._replace(slices=own),
             config=config,
             autoreset=self._autoreset,
             seed=self._seed,
@@ -192,9 +201,9 @@ class Workers:
             niceness=self._niceness,
             awake_seconds=self._awake_seconds,
             start_rows=start_rows,
-            states={b: states.get(b) for own in columns for b in own},
-            countdown={g: self.countdown[g] for g, own in enumerate(columns) if own},
-            ready={g: self.ready[g] for g, own in enumerate(columns) if own},
+            states={b: states.get(b) for each in own for b in each.columns},
+            countdown={each.group: self.countdown[each.group] for each in own},
+            ready={each.group: self.ready[each.group] for each in own},
         )
         with self._changing():
             try:
@@ -219,7 +228,7 @@ class Workers:
 
     def groups_of(self, worker: int) -> list[int]:
         """The groups that a worker has environments of."""
-        return [g for g, columns in enumerate(self.spec.columns[worker]) if columns]
+        return [each.group for each in self.slices_of[worker]]
 
     def poll(self, seconds: float) -> list[int]:
         """Sleep until something happens, or so long; the descriptors to which it did, in order.

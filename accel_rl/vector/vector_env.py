@@ -203,8 +203,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         if self.plan is None:
             return LocalPool(factory, spec, config, seed, config.num_groups, mode)
         cores = self.plan.worker_cpus
-        columns = assign_columns(config, len(cores))
-        return WorkerPool(factory, spec, config, seed, cores, columns, autoreset=mode)
+        slices = assign_columns(config, len(cores))
+        return WorkerPool(factory, spec, config, seed, cores, slices, autoreset=mode)
 
     def reset(
         self,

@@ -46,9 +46,9 @@ def main() -> None:
 def make_pool(num_workers: int) -> WorkerPool:
     """A pool with two groups, whose workers are never started."""
     config = SamplerConfig(num_envs=2 * num_workers, num_workers=num_workers)
-    columns = assign_columns(config, num_workers)
+    slices = assign_columns(config, num_workers)
     spec = config.rollout_spec(Catch.spec)
-    pool = WorkerPool(Catch, spec, config, 0, [()] * num_workers, columns)
+    pool = WorkerPool(Catch, spec, config, 0, [()] * num_workers, slices)
     pool._shared.is_awake[:] = 1
     return pool
 

@@ -304,12 +304,6 @@ def test_agents_beyond_the_memory_are_refused(monkeypatch):
         make_sampler(LONG, 1, most_agents=400)
 
 
-def test_agents_beyond_the_open_files_are_refused_before_lists_of_their_square(monkeypatch):
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 4000))
-    with pytest.raises(ValueError, match="1000000 workers in 1000000 groups need"):
-        make_sampler(ToyEnv, 1, most_agents=1_000_000)
-
-
 def test_time_in_which_the_process_was_stopped_is_not_that_of_a_start():
     with make_sampler(LONG, 1, most_agents=2) as sampler:
         pool = sampler._pool

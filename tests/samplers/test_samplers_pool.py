@@ -18,6 +18,15 @@ from accel_rl.samplers.layout import (
 from accel_rl.system.topology import Core, Machine
 
 
+def table_of(config: SamplerConfig, num_workers: int) -> list[list[range]]:
+    """``[worker][group]``, empty where a worker has nothing of a group."""
+    table = [[range(0)] * config.num_groups for _ in range(num_workers)]
+    for worker, group, columns in assign_columns(config, num_workers):
+        assert columns and not table[worker][group]
+        table[worker][group] = columns
+    return table
+
+
 def flatten(columns: list[list[range]]) -> list[int]:
     return sorted(b for worker in columns for group in worker for b in group)
 
@@ -39,7 +48,7 @@ def test_every_environment_has_one_worker_and_shares_are_even(
     num_envs, groups, workers, workers_per_core
 ):
     config = SamplerConfig(num_envs=num_envs, num_groups=groups, workers_per_core=workers_per_core)
-    columns = assign_columns(config, workers)
+    columns = table_of(config, workers)
     assert flatten(columns) == list(range(num_envs))
     size = num_envs // groups
     for worker, slices in enumerate(columns):
@@ -69,13 +78,13 @@ def test_every_environment_has_one_worker_and_shares_are_even(
 )
 def test_no_worker_has_more_of_all_groups_together_than_it_must(num_envs, groups, workers, most):
     config = SamplerConfig(num_envs=num_envs, num_groups=groups)
-    columns = assign_columns(config, workers)
+    columns = table_of(config, workers)
     assert max(sum(map(len, own)) for own in columns) == most == -(-num_envs // workers)
 
 
 def test_no_core_has_more_of_all_groups_together_than_it_must():
     config = SamplerConfig(num_envs=32, num_groups=2, workers_per_core=2)
-    totals = [sum(map(len, own)) for own in assign_columns(config, 30)]
+    totals = [sum(map(len, own)) for own in table_of(config, 30)]
     assert max(a + b for a, b in zip(totals[::2], totals[1::2], strict=True)) == 3
 
 

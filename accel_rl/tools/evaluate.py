@@ -24,7 +24,6 @@ from rich.text import Text
 from accel_rl import __version__
 from accel_rl.config import TrainConfig
 from accel_rl.envs import is_atari_game
-from accel_rl.options import check_settings
 from accel_rl.runs.files import write_whole
 from accel_rl.runs.saved import find_policy, read_trusted_config
 from accel_rl.samplers import Episode
@@ -32,7 +31,7 @@ from accel_rl.system.console import LastingConsole
 from accel_rl.system.process_settings import directory, taking_back
 from accel_rl.tools.human_scores import human_normalized
 from accel_rl.tools.output import check_output, show_progress
-from accel_rl.tools.policy import load_agent
+from accel_rl.tools.policy import RunOptions, load_agent
 from accel_rl.training.devices import pick_device
 from accel_rl.training.evaluation import (
     longest_game,
@@ -45,16 +44,13 @@ from accel_rl.training.torch_setup import sampling_threads
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateOptions:
+class EvaluateOptions(RunOptions):
     """Options of `evaluate_run` and of ``accel_rl evaluate``.
 
     Raises:
         ValueError: a count is out of range.
     """
 
-    checkpoint: int | str | None = None
-    """Number of steps at which the checkpoint was saved.
-    best: the policy of the best evaluation. none: the last checkpoint."""
     num_steps: int = 125_000
     """Steps of all environments together. A game that has begun is played to its end."""
     num_episodes: int | None = None
@@ -80,22 +76,14 @@ class EvaluateOptions:
     """JSON file to write. none: evaluation.json in the run directory."""
     overwrite: bool = False
     """Replace the file if it exists."""
-    trust: bool = False
-    """Import code that the run names (module:function), even if another person made the run."""
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        for name in ("num_steps", "num_envs", "num_episodes", "max_episode_steps"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
+        super().__post_init__()
         if self.num_episodes is not None and self.num_steps != EvaluateOptions.num_steps:
             raise ValueError(
                 f"num_episodes={self.num_episodes} takes the place of num_steps={self.num_steps}; "
                 f"leave one of them out"
             )
-        if self.seed < 0:
-            raise ValueError(f"seed is {self.seed}; it must be at least 0")
 
 
 @dataclass(frozen=True, kw_only=True)

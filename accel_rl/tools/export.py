@@ -25,14 +25,12 @@ from accel_rl import __version__
 from accel_rl.agents.graph import PolicyGraph
 from accel_rl.envs import make_env_factory
 from accel_rl.envs.make import probe_observations
-from accel_rl.options import check_settings
 from accel_rl.runs.files import write_whole
-from accel_rl.runs.saved import find_policy, read_trusted_config
 from accel_rl.spaces import tensor_views
 from accel_rl.system.extras import missing_package
 from accel_rl.system.functions import first_line
 from accel_rl.tools.output import check_folder
-from accel_rl.tools.policy import load_policy
+from accel_rl.tools.policy import RunOptions, open_run
 from accel_rl.tools.weights import pack_weights
 
 TOLERANCE = 1e-4
@@ -41,22 +39,14 @@ ONNX_FILE, WEIGHTS_FILE, DESCRIPTION_FILE = "policy.onnx", "policy.safetensors",
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportOptions:
+class ExportOptions(RunOptions):
     """How a saved run is exported."""
 
-    checkpoint: int | str | None = None
-    """steps after which the checkpoint was written; best: that of the run's best evaluation; none:
-    the last one"""
     out: str | None = None
     """directory for the files, which is made if it does not exist; none: export in the run
     directory"""
     overwrite: bool = False
     """replace the files if they exist"""
-    trust: bool = False
-    """run code that the run names as module:function although it may be somebody else's"""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def export_run(run_dir: str | Path, options: ExportOptions) -> list[Path]:
@@ -72,13 +62,11 @@ def export_run(run_dir: str | Path, options: ExportOptions) -> list[Path]:
     """
     run_dir = Path(run_dir)
     _check_packages()
-    config = read_trusted_config(run_dir, trust=options.trust)
-    checkpoint = find_policy(run_dir, options.checkpoint)
+    run = open_run(run_dir, options.checkpoint, greedy=True, trust=options.trust)
+    config, spec, agent = run.config, run.spec, run.agent
     folder = Path(options.out) if options.out else run_dir / "export"
     paths = [folder / name for name in (ONNX_FILE, WEIGHTS_FILE, DESCRIPTION_FILE)]
     check_folder(folder, paths, overwrite=options.overwrite)
-    policy = load_policy(run_dir, options.checkpoint, greedy=True, trust=options.trust)
-    spec, agent = policy.env_spec, policy.agent
     graph = PolicyGraph(agent, spec.observation, spec.action)
     factory = make_env_factory(config.env, config.atari, config.info_keys)
     observations = probe_observations(factory)
@@ -87,7 +75,7 @@ def export_run(run_dir: str | Path, options: ExportOptions) -> list[Path]:
     description = {
         "env": config.env,
         "algo": config.algo,
-        "checkpoint": checkpoint.name,
+        "checkpoint": run.checkpoint.name,
         "inputs": [port.describe() for port in graph.inputs],
         "outputs": [port.describe() for port in graph.outputs],
         "greedy": graph.greedy,

@@ -24,19 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from accel_rl import __version__
-from accel_rl.agents import Agent
 from accel_rl.config import TrainConfig
-from accel_rl.envs import EnvError, make_env_factory, probe_spec
-from accel_rl.options import check_settings
+from accel_rl.envs import EnvError
 from accel_rl.runs.directory import write_config
 from accel_rl.runs.files import naming, read_text, whole_lines, write_whole
 from accel_rl.runs.saved import (
     PACKAGED_WEIGHTS,
     find_checkpoint,
-    read_trusted_config,
 )
 from accel_rl.runs.tables import Row, read_rows
 from accel_rl.runs.yaml_file import is_own
@@ -46,7 +41,7 @@ from accel_rl.tools.card import Scores, model_card
 from accel_rl.tools.movie import SHOWN_BY_BROWSERS, film, read_pictures
 from accel_rl.tools.output import check_new_folder
 from accel_rl.tools.play import PlayOptions, film_game
-from accel_rl.tools.policy import load_agent
+from accel_rl.tools.policy import RunOptions, open_run
 from accel_rl.tools.weights import pack_weights
 
 FILM = "replay.mp4"
@@ -56,19 +51,11 @@ _MEAN, _STD = "episode_return_raw_mean", "episode_return_raw_std"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackageOptions:
+class PackageOptions(RunOptions):
     """Options of `package_run` and of ``accel_rl package``."""
 
-    checkpoint: int | str | None = None
-    """Number of steps at which the checkpoint was saved.
-    best: the policy of the best evaluation. none: the last checkpoint."""
     out: str | None = None
     """Directory to make. none: package in the run directory."""
-    trust: bool = False
-    """Import code that the run names (module:function), even if another person made the run."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 class Package(NamedTuple):
@@ -106,11 +93,10 @@ def package_run(run_dir: str | Path, options: PackageOptions) -> Package:
         import safetensors  # noqa: F401
     except ModuleNotFoundError as error:
         raise ValueError(missing_package("package", "hub", error)) from error
-    config = read_trusted_config(run_dir, trust=options.trust)
-    checkpoint = find_checkpoint(run_dir, options.checkpoint)
+    config, _, agent, steps, checkpoint = open_run(run_dir, options.checkpoint, trust=options.trust)
+    find_checkpoint(run_dir, options.checkpoint)  # a package is not packaged again
     out = Path(options.out) if options.out else run_dir / "package"
     check_new_folder(out)
-    agent, steps = _load(checkpoint, config)
     scores = read_scores(run_dir, config, steps)
     with _appearing(out) as folder:
         weights = pack_weights(agent, {"format": "pt", "steps": str(steps)})
@@ -128,12 +114,6 @@ def package_run(run_dir: str | Path, options: PackageOptions) -> Package:
         card = model_card(config, scores, sorted(each.name for each in folder.iterdir()))
         write_whole(folder / "README.md", card.encode())
     return Package(out, why_no_film)
-
-
-def _load(checkpoint: Path, config: TrainConfig) -> tuple[Agent, int]:
-    factory = make_env_factory(config.env, config.atari, config.info_keys)
-    spec = probe_spec(factory)
-    return load_agent(checkpoint, config, spec, torch.device("cpu"))
 
 
 @contextmanager

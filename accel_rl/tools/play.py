@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from accel_rl.config import TrainConfig
-from accel_rl.options import check_settings
 from accel_rl.runs.directory import plain_options
 from accel_rl.runs.saved import find_policy, read_trusted_config
 from accel_rl.samplers import PolicyInput
@@ -24,7 +23,7 @@ from accel_rl.system.console import LastingConsole, complain
 from accel_rl.system.process_settings import directory, taking_back
 from accel_rl.tools.movie import SUFFIXES, film
 from accel_rl.tools.output import check_output, show_progress
-from accel_rl.tools.policy import SavedPolicy, load_agent
+from accel_rl.tools.policy import RunOptions, SavedPolicy, load_agent
 from accel_rl.tools.shown import make_shown_env
 from accel_rl.trackers import Trackers
 from accel_rl.training.devices import pick_device
@@ -36,16 +35,13 @@ _CAPTION = 28  # rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlayOptions:
+class PlayOptions(RunOptions):
     """Options of `play` and of ``accel_rl play``.
 
     Raises:
         ValueError: a count is out of range.
     """
 
-    checkpoint: int | str | None = None
-    """Number of steps at which the checkpoint was saved.
-    best: the policy of the best evaluation. none: the last checkpoint."""
     max_steps: int | None = None
     """Steps after which the film ends, even if the game is not over.
     none: 27,000 in Atari games, 100,000 in others."""
@@ -60,15 +56,6 @@ class PlayOptions:
     """File to write: .mp4, or .gif of the first minute. none: game.mp4 in the run directory."""
     overwrite: bool = False
     """Replace the file if it exists."""
-    trust: bool = False
-    """Import code that the run names (module:function), even if another person made the run."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        if self.max_steps is not None and self.max_steps < 1:
-            raise ValueError(f"max_steps is {self.max_steps}; it must be at least 1")
-        if self.seed < 0:
-            raise ValueError(f"seed is {self.seed}; it must be at least 0")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from accel_rl.agents import Agent, RecurrentStates, set_normalizer
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec, make_env_factory, probe_spec
 from accel_rl.envs.clipped import clip
-from accel_rl.options import check_kind, check_seed
+from accel_rl.options import check_kind, check_seed, check_settings
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.runs.checkpoint import (
     load_checkpoint,
@@ -36,6 +37,48 @@ from accel_rl.tools.weights import unpack_weights
 from accel_rl.training.build import agent_of
 from accel_rl.training.devices import pick_device
 from accel_rl.training.torch_setup import own_torch_state
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Options of all commands on one saved run.
+
+    Raises:
+        ValueError: a count or the seed is out of range.
+    """
+
+    checkpoint: int | str | None = None
+    """Number of steps at which the checkpoint was saved.
+    best: the policy of the best evaluation. none: the last checkpoint."""
+    trust: bool = False
+    """Import code that the run names (module:function), even if another person made the run."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        for each in fields(self):
+            value, least = getattr(self, each.name), 1 - (each.name in ("seed", "max_noops"))
+            if type(value) is int and each.name != "checkpoint" and value < least:
+                raise ValueError(f"{each.name} is {value}; it must be at least {least}")
+
+
+class OpenedRun(NamedTuple):
+    """A saved run with its policy.
+
+    Attributes:
+        config: the options of the run.
+        spec: spec of its environment.
+        agent: the policy.
+        steps: steps after which the policy was saved.
+        checkpoint: the file of the policy.
+    """
+
+    config: TrainConfig
+    spec: EnvSpec
+    agent: Agent
+    steps: int
+    checkpoint: Path
 
 
 class SavedPolicy:
@@ -235,13 +278,25 @@ def load_policy(
     check_kind(int | str | None, checkpoint=checkpoint)
     check_kind(bool, greedy=greedy, trust=trust)
     check_seed(seed)
+    where = pick_device(device)
+    run = open_run(run_dir, checkpoint, where, greedy=greedy, trust=trust)
+    return SavedPolicy(run.agent, run.spec, where, np.random.default_rng(seed))
+
+
+def open_run(
+    run_dir: str | Path,
+    checkpoint: int | str | None,
+    device: torch.device = _CPU,
+    *,
+    greedy: bool = False,
+    trust: bool = False,
+) -> OpenedRun:
+    """Return the config, environment and policy of a saved run, as `load_policy` does."""
     config = read_trusted_config(run_dir, trust=trust)
     path = find_policy(Path(run_dir), checkpoint)
-    where = pick_device(device)
-    factory = make_env_factory(config.env, config.atari, config.info_keys)
-    spec = probe_spec(factory)
-    agent, _ = load_agent(path, config, spec, where, greedy=greedy)
-    return SavedPolicy(agent, spec, where, np.random.default_rng(seed))
+    spec = probe_spec(make_env_factory(config.env, config.atari, config.info_keys))
+    agent, steps = load_agent(path, config, spec, device, greedy=greedy)
+    return OpenedRun(config, spec, agent, steps, path)
 
 
 def load_agent(

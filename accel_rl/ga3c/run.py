@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 
 import numpy as np
@@ -15,7 +12,7 @@ import torch
 from accel_rl.agents import PolicyAgent
 from accel_rl.config import TrainConfig
 from accel_rl.ga3c.learner import GA3C, GA3CConfig
-from accel_rl.ga3c.meter import QueueMeter
+from accel_rl.ga3c.report import QueueMeter, draw_tuner, write_lags
 from accel_rl.ga3c.sampler import QueuedSampler
 from accel_rl.ga3c.threads import QueueThreads
 from accel_rl.ga3c.tuner import Tuner
@@ -23,7 +20,7 @@ from accel_rl.ga3c.versions import VersionExchange, Versions
 from accel_rl.graphs import Graphs
 from accel_rl.models.recurrent import joined_size
 from accel_rl.parallel import FlatParameters, Team
-from accel_rl.runs.files import draw_or_warn, write_whole
+from accel_rl.runs.files import draw_or_warn
 from accel_rl.runs.tables import CsvTable
 from accel_rl.samplers.base import SamplerTimes
 from accel_rl.system.topology import available_cpus
@@ -94,14 +91,8 @@ class Tuning:
     def draw(self) -> None:
         """``tuner.png``, where an interval has ended."""
         path = self._run_dir / "tuner.png"
-
-        def draw() -> None:
-            from accel_rl.ga3c.pictures import draw_tuner  # Matplotlib takes a while to load
-
-            draw_tuner(path, self._rows, self._title)
-
         if self._rows:
-            draw_or_warn(draw, path, is_last=True)
+            draw_or_warn(lambda: draw_tuner(path, self._rows, self._title), path, is_last=True)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -119,12 +110,8 @@ class QueuedRun(Run[QueuedSampler, GA3C]):
         """Let all go on until ``planned_steps`` are taken or a stop is asked for, and record."""
         if not self.sampler.is_running:  # the time was over before
             return
-        learner, threads, sampler, records = (
-            self.learner.config,
-            self.threads,
-            self.sampler,
-            self.records,
-        )
+        learner, threads = self.learner.config, self.threads
+        sampler, records = self.sampler, self.records
         self._earlier = records.steps
         threads.progress = lambda: self.config.progress(self._earlier + sampler.steps)
         self._shares = Shares(sampler, threads, records)
@@ -173,10 +160,12 @@ class QueuedRun(Run[QueuedSampler, GA3C]):
             return
         with self.sampler.paused():
             self.exchange.pull()
-            count, seconds = _meanwhile(self.threads, super().evaluate_if_due)
-        self._shares.leave_out(seconds)
+            before = self.threads.read_trainings()
+            super().evaluate_if_due()
+            after = self.threads.read_trainings()  # of trainers, which have gone on meanwhile
+        self._shares.leave_out(after.seconds - before.seconds)
         if self._tuning is not None:
-            self._tuning.leave_out(count)
+            self._tuning.leave_out(after.count - before.count)
 
     @property
     def place(self) -> str:
@@ -244,14 +233,6 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
     )
 
 
-def _meanwhile(threads: QueueThreads, action: Callable[[], None]) -> tuple[int, float]:
-    """Does that; what trainers have done meanwhile, in number and in seconds."""
-    before = threads.read_trainings()
-    action()
-    after = threads.read_trainings()
-    return after.count - before.count, after.seconds - before.seconds
-
-
 class Shares:
     """The time of predictors and trainers, divided among waiting, inference and learning.
 
@@ -291,10 +272,3 @@ class Shares:
         times, learning = self._sampler.queue_times, self._threads.trainings.seconds
         learning += times.predictor_blocked
         return self._records.seconds, times.predictor_busy, learning, self._sampler.busy_seconds
-
-
-def write_lags(run_dir: Path, lags: Counter[int]) -> None:
-    """Write ``policy_lag.csv``: how many batches of training had which policy lag."""
-    if lags:
-        rows = "".join(f"{lag},{lags[lag]}\n" for lag in sorted(lags))
-        write_whole(run_dir / "policy_lag.csv", f"lag_updates,batches\n{rows}".encode())

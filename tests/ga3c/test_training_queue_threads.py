@@ -11,8 +11,8 @@ import torch
 
 from accel_rl.agents import PolicyAgent
 from accel_rl.ga3c.learner import GA3C, GA3CConfig
-from accel_rl.ga3c.meter import QueueMeter
 from accel_rl.ga3c.queue import ClosableQueue
+from accel_rl.ga3c.report import QueueMeter
 from accel_rl.ga3c.sampler import QueueTimes
 from accel_rl.ga3c.threads import QueueThreads
 from accel_rl.ga3c.versions import VersionExchange, Versions

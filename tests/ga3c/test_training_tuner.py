@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tiers import slow
 
-from accel_rl.ga3c.pictures import draw_tuner
+from accel_rl.ga3c.report import draw_tuner
 from accel_rl.ga3c.tuner import Tuner
 
 Counts = tuple[int, ...]

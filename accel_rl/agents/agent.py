@@ -9,6 +9,7 @@ from torch import Tensor
 from accel_rl.agents.normalizer import Normalizer
 from accel_rl.graphs import Graphs
 from accel_rl.models import Sequences
+from accel_rl.models.recurrent import remembers
 
 
 class Agent:
@@ -25,7 +26,7 @@ class Agent:
             ``act_with_log_prob``, as a `PolicyAgent` has it.
     """
 
-    model: Any
+    model: Any = None
     graphs: Graphs | None = None
     normalizer: Normalizer | None = None
     epsilon: Tensor | None = None
@@ -35,7 +36,7 @@ class Agent:
     @property
     def remembers(self) -> bool:
         """Whether the network has a memory. Its state is kept by `RecurrentStates`."""
-        return False
+        return remembers(self.model)
 
     def act(
         self, observation: Any, uniform: Tensor, columns: slice, memory: Sequences | None = None

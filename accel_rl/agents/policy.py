@@ -11,7 +11,7 @@ from accel_rl.agents.agent import Agent
 from accel_rl.agents.distributions import CATEGORICAL, Distribution, Drawn
 from accel_rl.agents.masks import split_mask
 from accel_rl.graphs import Graphs
-from accel_rl.models import PolicyValue, RecurrentModel, Sequences
+from accel_rl.models import PolicyValue, Sequences
 from accel_rl.models.recurrent import run
 
 
@@ -39,11 +39,6 @@ class PolicyAgent(Agent):
         self.graphs = graphs
         self.distribution = distribution
         self._choose = _most_probable if is_greedy else _choose
-
-    @property
-    def remembers(self) -> bool:
-        """Whether the network has a memory."""
-        return isinstance(self.model, RecurrentModel)
 
     @torch.inference_mode()
     def act(

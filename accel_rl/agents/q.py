@@ -10,7 +10,7 @@ from torch import Tensor
 from accel_rl.agents.agent import Agent
 from accel_rl.agents.masks import masked, split_mask
 from accel_rl.graphs import Graphs
-from accel_rl.models import RecurrentModel, Sequences
+from accel_rl.models import Sequences
 from accel_rl.models.recurrent import run
 
 
@@ -39,11 +39,6 @@ class QAgent(Agent):
         self.epsilon = epsilon
         self.graphs = graphs
         self._choose = _choose
-
-    @property
-    def remembers(self) -> bool:
-        """Whether the network has a memory."""
-        return isinstance(self.model, RecurrentModel)
 
     @torch.inference_mode()
     def act(

@@ -12,12 +12,11 @@ from accel_rl.agents import PolicyAgent, RolloutTensors, make_distribution
 from accel_rl.algos.learner_config import LearnerConfig, name_of, require
 from accel_rl.algos.returns import fold_truncation, generalized_advantages, values_beyond
 from accel_rl.algos.task import Network
-from accel_rl.models import PolicyValue, Sequences, make_model, make_recurrent_model
-from accel_rl.models.policy_value import WithFree
-from accel_rl.models.recurrent import RecurrentWithFree
+from accel_rl.models import PolicyValue, Sequences, make_model
+from accel_rl.models.recurrent import WithFree
 from accel_rl.options import option, when
 from accel_rl.parallel import Exchange
-from accel_rl.spaces import Leaf, describe, first_leaf, map_leaves, without_mask
+from accel_rl.spaces import first_leaf, map_leaves, without_mask
 
 _ROUNDING = 8
 """units of rounding, of a mean, up to which a deviation is not one"""
@@ -98,19 +97,9 @@ def make_policy_agent(network: Network, *, scale_actions: bool = True) -> Policy
     space = without_mask(env.observation)
     num_free = distribution.num_free
     num_heads = distribution.num_outputs - num_free
-    if (memory := network.memory) is not None:
-        if not isinstance(space, Leaf):
-            raise ValueError(
-                f"a memory needs observations that are one array, and those of {env.name} are "
-                f"{describe(space)}; leave out lstm or gru, or join them in the environment"
-            )
-        model: Any = make_recurrent_model(network.model, space, num_heads, device, memory)
-        if num_free:
-            model = RecurrentWithFree(model, num_free).to(device)
-    else:
-        model = make_model(network.model, space, num_heads, device, network.unmasked)
-        if num_free:
-            model = WithFree(model, num_free).to(device)
+    model = make_model(network.model, space, num_heads, network.memory, device, network.unmasked)
+    if num_free:
+        model = WithFree(model, num_free).to(device)
     return PolicyAgent(model, network.graphs, distribution=distribution)
 
 

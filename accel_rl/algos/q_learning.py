@@ -16,9 +16,9 @@ from torch import Tensor
 from accel_rl.agents import QAgent
 from accel_rl.agents.masks import masked
 from accel_rl.algos.task import Network
-from accel_rl.models import Sequences, make_q_model, make_recurrent_q_model
+from accel_rl.models import QHead, Sequences, make_model
 from accel_rl.models.recurrent import run
-from accel_rl.spaces import Leaf, first_leaf, without_mask
+from accel_rl.spaces import first_leaf, without_mask
 
 MIN_PRIORITY = 1e-6
 """a priority of 0 could never be drawn, and so never change, again"""
@@ -58,16 +58,11 @@ def make_q_agent(
     device = network.device
     env = replace(network.env, observation=without_mask(network.env.observation))
     env.check_plain(name)
-    assert isinstance(env.observation, Leaf), "`check_plain` says so"
-    shapes = env.observation, env.num_actions
-    num_atoms = 1 if support is None else len(support)
-    outputs = num_atoms, is_dueling
+    head = QHead(env.num_actions, 1 if support is None else len(support), is_dueling)
     start = torch.tensor([epsilon], device=device)
-    model: Any
-    if (memory := network.memory) is not None:
-        model = make_recurrent_q_model(network.model, *shapes, *outputs, device, memory)
-    else:
-        model = make_q_model(network.model, *shapes, *outputs, device, network.unmasked)
+    model = make_model(
+        network.model, env.observation, head, network.memory, device, network.unmasked
+    )
     return QAgent(model, support, start, network.graphs)
 
 

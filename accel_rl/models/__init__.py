@@ -1,15 +1,9 @@
 """Networks: from a batch of observations to action logits and values."""
 
-from accel_rl.models.make import (
-    MODEL_NAMES,
-    make_model,
-    make_q_model,
-    make_recurrent_model,
-    make_recurrent_q_model,
-)
+from accel_rl.models.make import MODEL_NAMES, make_model
 from accel_rl.models.memory import MemorySpec, PreviousInputs
 from accel_rl.models.policy_value import PolicyValue, PolicyValueModel
-from accel_rl.models.q_value import QModel
+from accel_rl.models.q_value import QHead, QModel
 from accel_rl.models.recurrent import RecurrentModel, Sequences, one_step
 from accel_rl.models.soft import TwinCritics, flat
 
@@ -19,14 +13,12 @@ __all__ = [
     "PolicyValue",
     "PolicyValueModel",
     "PreviousInputs",
+    "QHead",
     "QModel",
     "RecurrentModel",
     "Sequences",
     "TwinCritics",
     "flat",
     "make_model",
-    "make_q_model",
-    "make_recurrent_model",
-    "make_recurrent_q_model",
     "one_step",
 ]

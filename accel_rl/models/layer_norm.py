@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from accel_rl.models.image import MINATAR_NET, NATURE_NET, ImageSpec, Picture, flattened, make_convs
 from accel_rl.models.mlp import linear
-from accel_rl.models.q_value import QModel
+from accel_rl.models.q_value import QHead, QModel
 
 PQN_NET = replace(NATURE_NET, name="pqn")
 """The convolutions of Mnih et al. 2015 and its hidden layer. The heads are not used."""
@@ -116,12 +116,20 @@ class NormalizedQNetwork(QModel):
 
     Args:
         trunk: The layers before the last one.
-        num_actions: ``A``.
-        num_atoms: ``K``.
+        head: What it gives.
+
+    Raises:
+        ValueError: It is to have two streams.
     """
 
-    def __init__(self, trunk: NormalizedTrunk, num_actions: int, num_atoms: int) -> None:
+    def __init__(self, trunk: NormalizedTrunk, head: QHead) -> None:
         super().__init__()
+        num_actions, num_atoms, is_dueling = head
+        if is_dueling:
+            raise ValueError(
+                "model=pqn has one stream, and dueling=true needs two; use dueling=false, or "
+                "another model"
+            )
         self.trunk = trunk
         self.output = q_output(trunk.num_features, num_actions * num_atoms)
         self._output_shape = num_actions, num_atoms

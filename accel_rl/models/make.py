@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from accel_rl.models.image import (
     A3C_NET,
@@ -31,12 +32,11 @@ from accel_rl.models.layer_norm import (
     NormalizedTrunk,
     q_output,
 )
-from accel_rl.models.memory import PLAIN_LSTM, MemorySpec
+from accel_rl.models.memory import MemorySpec
 from accel_rl.models.mlp import MLP, RecurrentMLP
-from accel_rl.models.own import make_own_model, make_own_q_model
-from accel_rl.models.policy_value import PolicyValueModel
-from accel_rl.models.q_value import ImageQNetwork, MLPQNetwork, QModel
-from accel_rl.models.recurrent import RecurrentModel, SharedRecurrentModel
+from accel_rl.models.own import make_own_model
+from accel_rl.models.q_value import ImageQNetwork, MLPQNetwork, QHead
+from accel_rl.models.recurrent import SharedRecurrentModel
 from accel_rl.models.recurrent_q import (
     RecurrentQNetwork,
     make_recurrent_image_q_network,
@@ -61,148 +61,86 @@ _CPU = torch.device("cpu")
 def make_model(
     name: str,
     observation: Space,
-    num_actions: int,
+    head: int | QHead,
+    memory: MemorySpec | None = None,
     device: torch.device = _CPU,
     observations: Any = None,
-) -> PolicyValueModel:
-    """Return a network for policies, with fresh parameters from torch's global generator.
+) -> Any:
+    """Return a network with fresh parameters from torch's global generator.
 
     Args:
-        name: ``auto``; for pictures ``a3c``, ``dqn``, ``nature``, ``nips``,
-            ``impala``, ``minatar``, ``paac_nature`` or ``ga3c_large_stride4`` (or 3, 2, 1); ``mlp``
-            for other observations; or ``module:function`` of your own. ``auto`` is ``a3c`` for
-            pictures that are large enough for it, else ``mlp``; of a mapping it joins networks for
+        name: ``auto``; for pictures ``a3c``, ``dqn``, ``nature``, ``nips``, ``impala``,
+            ``minatar``, ``paac_nature`` or ``ga3c_large_stride4`` (or 3, 2, 1); ``mlp`` for other
+            observations; ``pqn``, which has layer normalization, for Q-learning; or
+            ``module:function`` of your own. For pictures that are large enough for it ``auto`` is
+            ``a3c``, and ``dqn`` for Q-learning, else ``mlp``; of a mapping it joins networks for
             each leaf.
         observation: the space of observations.
-        num_actions: number of logits, ``A``.
+        head: number of logits of a policy, ``A``; or a `QHead`.
+        memory: kind of memory before the heads, of which a policy of ``mlp`` has two. None: none.
         device: device of the parameters.
         observations: two observations, ``[2, ...]``, with which a network of your own is tested.
+
+    Returns:
+        A `PolicyValueModel` or a `QModel`; with ``memory`` a `RecurrentModel` that gives the same.
 
     Raises:
         ValueError: there is no such network, or it does not fit the observations.
     """
+    if memory is not None and ":" in name:
+        raise ValueError(
+            f"lstm=true and gru=true put a memory before the heads of the networks that come with "
+            f"accel_rl, and model={name} has heads of its own; leave them out, or use another model"
+        )
+    if memory is not None and not isinstance(observation, Leaf):
+        raise ValueError(
+            f"a memory needs observations that are one array, and these are "
+            f"{describe(observation)}; leave out lstm or gru, or join them in the environment"
+        )
     if ":" in name:
-        return make_own_model(name, observation, num_actions, device, observations)
+        return make_own_model(name, observation, head, device, observations)
     if not isinstance(observation, Leaf):
         if name not in ("auto", "mlp"):
             raise ValueError(
                 f"model={name} is for one picture, and observations are {describe(observation)}; "
                 f"use model=auto, which joins them, or module:function"
             )
-        return JoinedNetwork(observation, num_actions).to(device)
+        assert not isinstance(head, QHead), "`check_plain` comes first"
+        return JoinedNetwork(observation, head).to(device)
+    if isinstance(head, QHead):
+        return _make_q_model(name, observation, head, memory).to(device)
+    return _make_policy_model(name, observation, head, memory).to(device)
+
+
+def _make_policy_model(
+    name: str, observation: Leaf, num_actions: int, memory: MemorySpec | None
+) -> nn.Module:
     spec, picture = _choose(name, "a3c", observation)
-    if spec is None:
-        return MLP(observation.shape, num_actions).to(device)
-    assert picture is not None
-    return ImageNetwork(spec, picture, num_actions).to(device)
-
-
-def make_recurrent_model(
-    name: str,
-    observation: Leaf,
-    num_actions: int,
-    device: torch.device = _CPU,
-    memory: MemorySpec = PLAIN_LSTM,
-) -> RecurrentModel:
-    """Return a network for policies with a memory before its heads; ``mlp`` has one for each head.
-
-    Args:
-        name: name of the network, as in `make_model`, without ``module:function``.
-        observation: the space of observations, one array.
-        num_actions: number of logits, ``A``.
-        device: device of the parameters.
-        memory: kind of memory.
-
-    Raises:
-        ValueError: there is no such network, or it does not fit the observations.
-    """
-    _check_own_heads(name)
-    spec, picture = _choose(name, "a3c", observation)
-    if spec is None:
-        return RecurrentMLP(observation.shape, num_actions, memory).to(device)
-    assert picture is not None
+    if spec is None or picture is None:
+        sizes = observation.shape, num_actions
+        return MLP(*sizes) if memory is None else RecurrentMLP(*sizes, memory)
     network = ImageNetwork(spec, picture, num_actions)
-    return SharedRecurrentModel(network, memory).to(device)
+    return network if memory is None else SharedRecurrentModel(network, memory)
 
 
-def make_q_model(
-    name: str,
-    observation: Leaf,
-    num_actions: int,
-    num_atoms: int = 1,
-    is_dueling: bool = False,
-    device: torch.device = _CPU,
-    observations: Any = None,
-) -> QModel:
-    """Return a network for Q-learning, with fresh parameters from torch's global generator.
-
-    Args:
-        name: name of the network, as in `make_model`, or ``pqn``, which has layer normalization.
-            ``auto`` is ``dqn`` for pictures that are large enough for it, else ``mlp``.
-        observation: the space of observations, one array.
-        num_actions: number of actions, ``A``.
-        num_atoms: number of atoms, ``K``; 1: values only.
-        is_dueling: whether value and advantages have separate streams.
-        device: device of the parameters.
-        observations: two observations, ``[2, ...]``, with which a network of your own is tested.
-
-    Raises:
-        ValueError: there is no such network, or it does not fit the observations.
-    """
-    if ":" in name:
-        outputs = num_actions, num_atoms, is_dueling
-        return make_own_q_model(name, observation, *outputs, device, observations)
-    if name == "pqn":
-        if is_dueling:
-            raise ValueError(
-                "model=pqn has one stream, and dueling=true needs two; use dueling=false, or "
-                "another model"
-            )
-        trunk = _make_normalized_trunk(observation)
-        return NormalizedQNetwork(trunk, num_actions, num_atoms).to(device)
-    spec, picture = _choose(name, "dqn", observation)
-    if spec is None:
-        return MLPQNetwork(observation.shape, num_actions, num_atoms, is_dueling).to(device)
-    assert picture is not None
-    return ImageQNetwork(spec, picture, num_actions, num_atoms, is_dueling).to(device)
-
-
-def make_recurrent_q_model(
-    name: str,
-    observation: Leaf,
-    num_actions: int,
-    num_atoms: int = 1,
-    is_dueling: bool = False,
-    device: torch.device = _CPU,
-    memory: MemorySpec = PLAIN_LSTM,
-) -> RecurrentModel:
-    """Return a network for Q-learning with a memory.
-
-    Args:
-        name: name of the network, as in `make_q_model`, without ``module:function``.
-        observation: the space of observations, one array.
-        num_actions: number of actions, ``A``.
-        num_atoms: number of atoms, ``K``; 1: values only.
-        is_dueling: whether value and advantages have separate streams.
-        device: device of the parameters.
-        memory: kind of memory.
-
-    Raises:
-        ValueError: there is no such network, or it does not fit the observations.
-    """
-    _check_own_heads(name)
+def _make_q_model(
+    name: str, observation: Leaf, head: QHead, memory: MemorySpec | None
+) -> nn.Module:
     if name == "pqn":
         trunk = _make_normalized_trunk(observation)
+        if memory is None:
+            return NormalizedQNetwork(trunk, head)
         width = min(trunk.num_features, LSTM_WIDTH)
         stream = partial(q_output, width)
-        outputs = num_actions, num_atoms, is_dueling, memory
-        return RecurrentQNetwork(trunk, trunk.num_features, width, stream, *outputs).to(device)
+        return RecurrentQNetwork(trunk, trunk.num_features, width, stream, head, memory)
     spec, picture = _choose(name, "dqn", observation)
-    outputs = num_actions, num_atoms, is_dueling, memory
-    if spec is None:
-        return make_recurrent_mlp_q_network(observation.shape, *outputs).to(device)
-    assert picture is not None
-    return make_recurrent_image_q_network(spec, picture, *outputs).to(device)
+    if spec is None or picture is None:
+        if memory is None:
+            return MLPQNetwork(observation.shape, head)
+        return make_recurrent_mlp_q_network(observation.shape, head, memory)
+    if memory is None:
+        return ImageQNetwork(spec, picture, head)
+    return make_recurrent_image_q_network(spec, picture, head, memory)
 
 
 def fits_images(name: str, observation: Leaf) -> bool:
@@ -216,14 +154,6 @@ def _make_normalized_trunk(observation: Leaf) -> NormalizedTrunk:
         if spec.fits(picture):
             return NormalizedImageTrunk(spec, picture)
     return NormalizedMLPTrunk(observation.shape)
-
-
-def _check_own_heads(name: str) -> None:
-    if ":" in name:
-        raise ValueError(
-            f"lstm=true and gru=true put a memory before the heads of the networks that come with "
-            f"accel_rl, and model={name} has heads of its own; leave them out, or use another model"
-        )
 
 
 def _choose(

@@ -6,81 +6,50 @@ What cannot be learned with is refused when the network is made: it is tried on 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from accel_rl.models.policy_value import PolicyValueModel
-from accel_rl.models.q_value import QModel
+from accel_rl.models.q_value import QHead
 from accel_rl.spaces import Leaf, Space, first_leaf, map_leaves, shape_of
 from accel_rl.system.functions import FAILURES, find_function, place_of
 
 
 def make_own_model(
-    path: str, space: Space, num_actions: int, device: torch.device, observations: Any = None
-) -> PolicyValueModel:
+    path: str, space: Space, head: int | QHead, device: torch.device, observations: Any = None
+) -> nn.Module:
     """Return the network that ``function(observation_shape=..., num_actions=...)`` makes.
 
     Its call takes observations ``[N, ...]`` of the environment's dtype and gives logits ``[N, A]``
-    and values ``[N]``, float32, in a tuple. Of observations that are a mapping, the function is
-    given a mapping of shapes, and the network one of tensors.
+    and values ``[N]``, float32, in a tuple. For Q-learning the function is also given ``num_atoms``
+    and ``is_dueling``, and the network gives ``[N, A, K]``. Of observations that are a mapping, the
+    function is given a mapping of shapes, and the network one of tensors.
 
     Args:
         path: ``module:function``.
         space: the space of observations.
-        num_actions: number of logits, ``A``.
+        head: as in `make_model`.
         device: device of the parameters.
         observations: two observations, ``[2, ...]``, on which it is tried; None: zeros and ones.
 
     Raises:
         ValueError: there is no such function, it fails, or makes what cannot be learned with.
     """
-    shapes: dict[str, tuple[int, ...]] = {"logits": (num_actions,), "value": ()}
-    arguments = {"num_actions": num_actions}
-    return cast(PolicyValueModel, _make(path, space, arguments, shapes, device, observations))
-
-
-def make_own_q_model(
-    path: str,
-    space: Space,
-    num_actions: int,
-    num_atoms: int,
-    is_dueling: bool,
-    device: torch.device,
-    observations: Any = None,
-) -> QModel:
-    """As `make_own_model`, for Q-learning; the function is given ``num_atoms, is_dueling``, too.
-
-    The network gives ``[N, A, K]`` float32, as a `QModel` does.
-
-    Raises:
-        ValueError: there is no such function, it fails, or makes what cannot be learned with.
-    """
-    arguments = {"num_actions": num_actions, "num_atoms": num_atoms, "is_dueling": is_dueling}
-    shapes = {"output": (num_actions, num_atoms)}
-    return cast(QModel, _make(path, space, arguments, shapes, device, observations))
-
-
-def _make(
-    path: str,
-    space: Space,
-    arguments: Mapping[str, Any],
-    shapes: Mapping[str, tuple[int, ...]],
-    device: torch.device,
-    observations: Any,
-) -> nn.Module:
-    """Return the network; ``shapes`` are those of its outputs, behind ``N``."""
     if observations is None:
         observations = map_leaves(_zeros_and_ones, space)
     observations = map_leaves(lambda each: torch.as_tensor(each, device=device), observations)
-    arguments = {"observation_shape": map_leaves(shape_of, space), **arguments}
+    outputs = head._asdict() if isinstance(head, QHead) else {"num_actions": head}
+    arguments = {"observation_shape": map_leaves(shape_of, space), **outputs}
     function = find_function("model", path)
     given = ", ".join(f"{name}={value}" for name, value in arguments.items())
     model = _call(path, f"its call with ({given})", lambda: function(**arguments))
     if not isinstance(model, nn.Module):
         raise ValueError(f"model={path} returned {_describe(model)}; it must return an nn.Module")
-    _check(path, model.to(device), shapes, observations)
+    if isinstance(head, QHead):
+        _check(path, model.to(device), {"output": head[:2]}, observations)
+    else:
+        _check(path, model.to(device), {"logits": (head,), "value": ()}, observations)
     return model
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 
@@ -56,25 +55,3 @@ class SharedNetwork(PolicyValueModel):
     def forward(self, observation: Tensor) -> PolicyValue:
         """``observation``: ``[N, ...]``."""
         return self.heads(self.features(observation))
-
-
-class WithFree(PolicyValueModel):
-    """``network``, with ``num_free`` numbers behind its logits that no observation changes.
-
-    They are parameters, and begin as zeros: the logarithms of deviations, for example.
-    """
-
-    def __init__(self, network: PolicyValueModel, num_free: int) -> None:
-        super().__init__()
-        self.network = network
-        self.free = nn.Parameter(torch.zeros(num_free))
-
-    def forward(self, observation: Tensor) -> PolicyValue:
-        """``observation``: ``[N, ...]``."""
-        return with_free(self.network(observation), self.free)
-
-
-def with_free(output: PolicyValue, free: Tensor) -> PolicyValue:
-    """Append ``free``, ``[F]``, to each row of logits."""
-    behind = free.expand(output.logits.shape[0], -1)
-    return PolicyValue(torch.cat((output.logits, behind), 1), output.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from math import prod, sqrt
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,20 @@ from accel_rl.models.initialization import normc_
 from accel_rl.models.mlp import make_layers
 
 DUELING_GRADIENT_SCALE = 1 / sqrt(2)
+
+
+class QHead(NamedTuple):
+    """What a network for Q-learning gives.
+
+    Attributes:
+        num_actions: ``A``.
+        num_atoms: ``K``; 1: values only.
+        is_dueling: whether value and advantages have separate streams.
+    """
+
+    num_actions: int
+    num_atoms: int = 1
+    is_dueling: bool = False
 
 
 class QModel(nn.Module):
@@ -43,11 +58,10 @@ class ImageQNetwork(QModel):
         self,
         spec: ImageSpec,
         picture: Picture,
-        num_actions: int,
-        num_atoms: int,
-        is_dueling: bool,
+        head: QHead,
     ) -> None:
         super().__init__()
+        num_actions, num_atoms, is_dueling = head
         self.convs, map_size = make_convs(spec, picture)
         stream = partial(ImageStream, spec, map_size)
         self.advantage = stream(num_actions * num_atoms)
@@ -66,10 +80,9 @@ class MLPQNetwork(QModel):
     Orthogonal initial weights as in `MLP`, the last layer's of gain 0.01.
     """
 
-    def __init__(
-        self, observation_shape: tuple[int, ...], num_actions: int, num_atoms: int, is_dueling: bool
-    ) -> None:
+    def __init__(self, observation_shape: tuple[int, ...], head: QHead) -> None:
         super().__init__()
+        num_actions, num_atoms, is_dueling = head
         layers = partial(make_layers, prod(observation_shape), output_gain=0.01)
         self.advantage = layers(num_actions * num_atoms)
         self.value = layers(num_atoms) if is_dueling else None

@@ -17,7 +17,7 @@ from accel_rl.models.memory import (
     make_memory,
     with_previous,
 )
-from accel_rl.models.policy_value import PolicyValue, SharedNetwork, with_free
+from accel_rl.models.policy_value import PolicyValue, SharedNetwork
 
 
 class Sequences(NamedTuple):
@@ -70,6 +70,11 @@ class RecurrentModel(nn.Module):
         """As `forward`; `nn.Module` leaves it untyped."""
         output: tuple[Any, Tensor] = super().__call__(observation, sequences)
         return output
+
+
+def remembers(model: nn.Module) -> bool:
+    """Return whether a network has a memory."""
+    return hasattr(model, "state_size")
 
 
 def run(model: Any, observation: Any, sequences: Sequences | None) -> tuple[Any, Tensor | None]:
@@ -128,17 +133,22 @@ class SharedRecurrentModel(RecurrentModel):
         return self.network.heads(x), state
 
 
-class RecurrentWithFree(RecurrentModel):
-    """As `WithFree`, of a network that remembers."""
+class WithFree(nn.Module):
+    """``network``, with ``num_free`` numbers behind its logits that no observation changes.
 
-    def __init__(self, network: RecurrentModel, num_free: int) -> None:
+    They are parameters, and begin as zeros: the logarithms of deviations, for example.
+    """
+
+    def __init__(self, network: Any, num_free: int) -> None:
         super().__init__()
         self.network = network
         self.free = nn.Parameter(torch.zeros(num_free))
-        self.state_size = network.state_size
-        self.previous = network.previous
+        if remembers(network):
+            self.state_size, self.previous = network.state_size, network.previous
 
-    def forward(self, observation: Tensor, sequences: Sequences) -> tuple[PolicyValue, Tensor]:
-        """As `RecurrentModel.forward`."""
-        output, state = self.network(observation, sequences)
-        return with_free(output, self.free), state
+    def forward(self, observation: Tensor, sequences: Sequences | None = None) -> Any:
+        """As that of ``network``, with or without a memory."""
+        (logits, value), state = run(self.network, observation, sequences)
+        behind = self.free.expand(logits.shape[0], -1)
+        output = PolicyValue(torch.cat((logits, behind), 1), value)
+        return output if sequences is None else (output, state)

@@ -21,22 +21,20 @@ from accel_rl.models.memory import (
     with_previous,
 )
 from accel_rl.models.mlp import HIDDEN, hidden_layers, linear
-from accel_rl.models.q_value import ImageStream, through_streams
+from accel_rl.models.q_value import ImageStream, QHead, through_streams
 from accel_rl.models.recurrent import RecurrentModel, Sequences
 
 
 class RecurrentQNetwork(RecurrentModel):
-    """``trunk``, then a memory, then one stream or, with ``is_dueling``, two.
+    """``trunk``, then a memory, then one stream or, with a dueling ``head``, two.
 
     Args:
         trunk: Gives ``num_features`` numbers for each observation.
         num_features: How many these are.
         width: Units of the memory.
         stream: Makes a stream of ``width`` inputs with as many outputs as it is given.
-        num_actions: ``A``.
-        num_atoms: ``K``.
-        is_dueling: Streams for the value and for the advantages (Wang et al. 2016,
-            arXiv:1511.06581); what flows back from both is scaled by 1 / sqrt(2).
+        head: What it gives. Streams for the value and for the advantages are those of Wang et al.
+            2016 (arXiv:1511.06581); what flows back from both is scaled by 1 / sqrt(2).
         memory: Which memory.
     """
 
@@ -46,12 +44,11 @@ class RecurrentQNetwork(RecurrentModel):
         num_features: int,
         width: int,
         stream: Callable[[int], nn.Module],
-        num_actions: int,
-        num_atoms: int,
-        is_dueling: bool,
+        head: QHead,
         memory: MemorySpec = PLAIN_LSTM,
     ) -> None:
         super().__init__()
+        num_actions, num_atoms, is_dueling = head
         self.trunk = trunk
         self.memory = make_memory(memory, width, num_features)
         self.state_size = self.memory.state_size
@@ -70,9 +67,7 @@ class RecurrentQNetwork(RecurrentModel):
 def make_recurrent_image_q_network(
     spec: ImageSpec,
     picture: Picture,
-    num_actions: int,
-    num_atoms: int,
-    is_dueling: bool,
+    head: QHead,
     memory: MemorySpec = PLAIN_LSTM,
 ) -> RecurrentQNetwork:
     """Convolutions, a memory as wide as the hidden layer, and streams with a hidden layer.
@@ -82,22 +77,18 @@ def make_recurrent_image_q_network(
     """
     trunk = _Convolutions(spec, picture)
     stream = partial(ImageStream, spec, spec.hidden)
-    outputs = num_actions, num_atoms, is_dueling, memory
-    return RecurrentQNetwork(trunk, trunk.num_features, spec.hidden, stream, *outputs)
+    return RecurrentQNetwork(trunk, trunk.num_features, spec.hidden, stream, head, memory)
 
 
 def make_recurrent_mlp_q_network(
     observation_shape: tuple[int, ...],
-    num_actions: int,
-    num_atoms: int,
-    is_dueling: bool,
+    head: QHead,
     memory: MemorySpec = PLAIN_LSTM,
 ) -> RecurrentQNetwork:
     """Two tanh layers of 64 units, a memory of 64, and linear streams, for what are no images."""
     trunk = nn.Sequential(_Flat(), *hidden_layers(prod(observation_shape)))
     stream = partial(linear, HIDDEN, gain=0.01)
-    outputs = num_actions, num_atoms, is_dueling, memory
-    return RecurrentQNetwork(trunk, HIDDEN, HIDDEN, stream, *outputs)
+    return RecurrentQNetwork(trunk, HIDDEN, HIDDEN, stream, head, memory)
 
 
 class _Convolutions(nn.Module):

@@ -18,7 +18,7 @@ from accel_rl.algos import DQN, DQNConfig, Network, Task
 from accel_rl.algos.q_learning import project
 from accel_rl.algos.replay import ReplaySpec, Transitions
 from accel_rl.envs import EnvSpec
-from accel_rl.models import make_q_model
+from accel_rl.models import QHead, make_model
 from accel_rl.parallel import ALONE, FlatParameters, Local, Ranks
 from accel_rl.spaces import Leaf, discrete
 
@@ -447,7 +447,7 @@ def test_epsilon_greedy_takes_any_action_alike_and_else_the_best() -> None:
 def dueling_model() -> Any:
     torch.manual_seed(0)
     shape = (4, 104, 80)
-    return make_q_model("dqn", Leaf(shape, np.dtype(np.uint8)), 3, num_atoms=5, is_dueling=True)
+    return make_model("dqn", Leaf(shape, np.dtype(np.uint8)), QHead(3, 5, True))
 
 
 @pytest.mark.numeric

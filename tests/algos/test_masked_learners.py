@@ -10,12 +10,12 @@ from torch import Tensor
 from accel_rl.agents import PolicyAgent, RolloutTensors
 from accel_rl.algos import A2C, PPO, A2CConfig, PPOConfig
 from accel_rl.models import (
+    MemorySpec,
     PolicyValue,
     PolicyValueModel,
     RecurrentModel,
     Sequences,
     make_model,
-    make_recurrent_model,
     one_step,
 )
 from accel_rl.parallel import FlatParameters, Local
@@ -59,8 +59,7 @@ def agents(is_recurrent: bool) -> tuple[Any, Any]:
     made: Any = []
     for _ in range(2):
         torch.manual_seed(0)
-        make = make_recurrent_model if is_recurrent else make_model
-        made.append(make("mlp", VECTORS, A))
+        made.append(make_model("mlp", VECTORS, A, MemorySpec() if is_recurrent else None))
     if is_recurrent:
         return PolicyAgent(made[0]), PolicyAgent(RecurrentWithin(made[1]))
     return PolicyAgent(made[0]), PolicyAgent(Within(made[1]))

@@ -10,7 +10,7 @@ from tiers import in_tiers
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import EnvSpec
-from accel_rl.models import make_model, make_q_model
+from accel_rl.models import QHead, make_model
 from accel_rl.presets import PRESETS
 from accel_rl.spaces import Leaf, discrete
 from accel_rl.training.build import agent_of
@@ -57,9 +57,9 @@ def test_preset_has_the_network_of_its_paper_for_images(name: str) -> None:
     if NETWORKS[name] in ("dqn", "pqn"):
         learner = config.learner
         more = getattr(learner, "num_atoms", 1), getattr(learner, "dueling", False)
-        expected = make_q_model(NETWORKS[name], Leaf(spec.observation_shape, uint8), 6, *more)
+        expected = make_model(NETWORKS[name], spec.observation, QHead(6, *more))
     else:
-        expected = make_model(NETWORKS[name], Leaf(spec.observation_shape, uint8), 6)
+        expected = make_model(NETWORKS[name], spec.observation, 6)
     assert shapes(model) == shapes(expected)
 
 

@@ -23,7 +23,7 @@ from accel_rl.ga3c.predictor import Predictor
 from accel_rl.ga3c.segments import Segment
 from accel_rl.ga3c.threads import line_up
 from accel_rl.ga3c.versions import VersionExchange, Versions
-from accel_rl.models import MemorySpec, PreviousInputs, Sequences, make_recurrent_model
+from accel_rl.models import MemorySpec, PreviousInputs, Sequences, make_model
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.spaces import Leaf
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
@@ -39,7 +39,7 @@ COUNTING = partial(CountingEnv, max_episode_steps=12, truncation=0.4, life_inter
 def make_agent(kind: str, is_told: bool) -> PolicyAgent:
     torch.manual_seed(0)
     spec = MemorySpec(kind, PreviousInputs(CountingEnv.spec.action) if is_told else None)  # type: ignore[arg-type]
-    model = make_recurrent_model("mlp", Leaf((3,), np.dtype(np.int64)), 4, memory=spec)
+    model = make_model("mlp", Leaf((3,), np.dtype(np.int64)), 4, spec)
     with torch.no_grad():  # observations have an environment's number, which is large
         for name, parameter in model.named_parameters():
             if parameter.shape[1:] == (3,):

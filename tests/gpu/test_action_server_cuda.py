@@ -14,7 +14,7 @@ from accel_rl.agents import Agent, PolicyAgent, RolloutTensors
 from accel_rl.algos import A2C, A2CConfig
 from accel_rl.algos.replay import Replay, ReplaySpec
 from accel_rl.envs import make_env_factory, probe_spec
-from accel_rl.models import make_model, make_recurrent_model
+from accel_rl.models import MemorySpec, make_model
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
 from accel_rl.spaces import Leaf, Space, random_values, tensor_views
@@ -29,7 +29,7 @@ def make_agent(device: torch.device, lstm: bool = False) -> PolicyAgent:
     torch.manual_seed(0)
     shapes = Leaf((10, 5), np.dtype(np.float32)), 3
     if lstm:
-        return PolicyAgent(make_recurrent_model("mlp", *shapes).to(device))
+        return PolicyAgent(make_model("mlp", *shapes, MemorySpec()).to(device))
     return PolicyAgent(make_model("mlp", *shapes).to(device))
 
 

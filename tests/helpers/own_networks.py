@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from torch import Tensor, nn
 
-from accel_rl.models import make_model, make_q_model
+from accel_rl.models import QHead, make_model
 from accel_rl.spaces import Leaf
 
 FLOAT32 = np.dtype(np.float32)
@@ -42,5 +42,5 @@ def __getattr__(name: str) -> Callable[..., Any]:
 def make_own(make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
     monkeypatch.setitem(MADE, "mine", make)
     if more:
-        return make_q_model(f"{__name__}:mine", Leaf((4,), FLOAT32), A, **more)
+        return make_model(f"{__name__}:mine", Leaf((4,), FLOAT32), QHead(A, **more))
     return make_model(f"{__name__}:mine", Leaf((4,), FLOAT32), A)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from accel_rl.agents import PolicyAgent, RolloutTensors
-from accel_rl.models import MemorySpec, PreviousInputs, RecurrentModel, make_recurrent_model
+from accel_rl.models import MemorySpec, PreviousInputs, RecurrentModel, make_model
 from accel_rl.models.lstm import LSTM
 from accel_rl.models.policy_value import SharedNetwork
 from accel_rl.models.recurrent import SharedRecurrentModel
@@ -38,9 +38,7 @@ def make_agent(*, is_shared: bool = False, is_told: bool = False) -> PolicyAgent
     """Its weights are large enough for actions to tell what is remembered."""
     torch.manual_seed(0)
     memory = MemorySpec("lstm", PreviousInputs(discrete(4)) if is_told else None)
-    model: RecurrentModel = make_recurrent_model(
-        "mlp", Leaf((3,), np.dtype(np.int64)), 4, CPU, memory
-    )
+    model: RecurrentModel = make_model("mlp", Leaf((3,), np.dtype(np.int64)), 4, memory)
     if is_shared:
         model = SharedRecurrentModel(SmallShared(), memory)
     for name, parameter in model.named_parameters():

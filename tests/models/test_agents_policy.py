@@ -53,7 +53,7 @@ def test_mask_of_any_dtype_allows_what_is_not_zero(dtype: str) -> None:
 
 def test_greedy_agent_takes_the_most_probable_action_whatever_the_uniform() -> None:
     torch.manual_seed(0)
-    agent = PolicyAgent(make_model("mlp", Leaf((3,), np.dtype(np.float32)), num_actions=5))
+    agent = PolicyAgent(make_model("mlp", Leaf((3,), np.dtype(np.float32)), 5))
     observation, uniform = torch.randn(64, 3), torch.rand(64, dtype=torch.float64)
     best = agent.evaluate(observation).logits.argmax(1)
     assert torch.equal(agent.greedy().act(observation, uniform, slice(0, 64)), best)
@@ -62,7 +62,7 @@ def test_greedy_agent_takes_the_most_probable_action_whatever_the_uniform() -> N
 
 def test_act_depends_on_each_row_alone() -> None:
     torch.manual_seed(0)
-    agent = PolicyAgent(make_model("mlp", Leaf((3,), np.dtype(np.float32)), num_actions=5))
+    agent = PolicyAgent(make_model("mlp", Leaf((3,), np.dtype(np.float32)), 5))
     observation, uniform = torch.randn(8, 3), torch.rand(8, dtype=torch.float64)
     together = agent.act(observation, uniform, slice(0, 8))
     alone = [

@@ -10,13 +10,7 @@ from torch import Tensor
 from toy_envs import ToyEnv
 
 from accel_rl.agents import PolicyAgent, QAgent
-from accel_rl.models import (
-    MemorySpec,
-    PreviousInputs,
-    Sequences,
-    make_recurrent_model,
-    make_recurrent_q_model,
-)
+from accel_rl.models import MemorySpec, PreviousInputs, QHead, Sequences, make_model
 from accel_rl.models.gru import GRU
 from accel_rl.samplers import ActionServer, ParallelSampler, SerialSampler
 from accel_rl.spaces import Leaf, discrete
@@ -109,8 +103,8 @@ def test_networks_have_the_memory_that_is_asked_for(kind: Any, previous: bool) -
     states = 2 if kind == "lstm" else 1
     size = 5 if previous else 0
     for model, memories in (
-        (make_recurrent_model("mlp", *shapes, CPU, spec), 2),
-        (make_recurrent_q_model("mlp", *shapes, 1, True, CPU, spec), 1),
+        (make_model("mlp", *shapes, spec), 2),
+        (make_model("mlp", shapes[0], QHead(4, 1, True), spec), 1),
     ):
         assert model.state_size == memories * states * 64
         weights = [p for n, p in model.named_parameters() if n.endswith("memory.input.weight")]
@@ -163,11 +157,11 @@ def make_agent(kind: str = "policy", memory: Any = "lstm") -> Any:
     spec = MemorySpec(memory, PreviousInputs(discrete(4)))
     shapes = Leaf((3,), np.dtype(np.int64)), 4
     if kind == "policy":
-        model = make_recurrent_model("mlp", *shapes, CPU, spec)
+        model = make_model("mlp", *shapes, spec)
         for name, parameter in model.named_parameters():
             parameter.data.mul_(100 if name == "policy.output.weight" else 3)
         return PolicyAgent(model)
-    q_model = make_recurrent_q_model("mlp", *shapes, 1, False, CPU, spec)
+    q_model = make_model("mlp", shapes[0], QHead(4), spec)
     for parameter in q_model.parameters():
         parameter.data.mul_(3)
     return QAgent(q_model, None, torch.tensor([0.3]))

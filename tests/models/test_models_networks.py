@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from refusals import words
 from torch.nn import functional as F
 
-from accel_rl.models import PolicyValue, make_model, make_q_model
+from accel_rl.models import PolicyValue, QHead, make_model
 from accel_rl.models.image import (
     A3C_NET,
     DQN_NET,
@@ -147,7 +147,7 @@ def test_normc_gives_each_output_unit_incoming_weights_of_the_norm() -> None:
 @pytest.mark.parametrize("name", ["a3c", "dqn"])
 def test_initial_parameters_are_glorot_and_normc(name: str) -> None:
     torch.manual_seed(0)
-    model = make_model(name, Leaf((4, 104, 80), UINT8), num_actions=6)
+    model = make_model(name, Leaf((4, 104, 80), UINT8), 6)
     assert isinstance(model, ImageNetwork)
     for layer, norm in ((model.hidden, 1.0), (model.policy, 0.01), (model.value, 1.0)):
         np.testing.assert_allclose(layer.weight.norm(dim=1).detach(), norm, rtol=1e-5)
@@ -161,7 +161,7 @@ def test_initial_parameters_are_glorot_and_normc(name: str) -> None:
 
 def test_initial_parameters_of_nature_are_orthogonal() -> None:
     torch.manual_seed(0)
-    model = make_model("nature", Leaf((4, 84, 84), UINT8), num_actions=6)
+    model = make_model("nature", Leaf((4, 84, 84), UINT8), 6)
     assert isinstance(model, ImageNetwork)
     layers = [(layer, 2.0) for layer in (*model.convs, model.hidden)]
     for layer, square in (*layers, (model.policy, 1e-4), (model.value, 1.0)):
@@ -181,7 +181,7 @@ def test_initial_weights_of_paac_lie_within_the_root_of_their_inputs(
     name: str, inputs: tuple[int, ...]
 ) -> None:
     torch.manual_seed(0)
-    model = make_model(name, Leaf((4, 84, 84), UINT8), num_actions=6)
+    model = make_model(name, Leaf((4, 84, 84), UINT8), 6)
     assert isinstance(model, ImageNetwork)
     layers = (*model.convs, model.hidden, model.policy)
     for layer, num in zip(layers, inputs, strict=True):
@@ -201,14 +201,12 @@ def test_initial_weights_of_paac_lie_within_the_root_of_their_inputs(
 def test_auto_chooses_network_by_observation(
     shape: tuple[int, ...], dtype: str, expected: str
 ) -> None:
-    assert (
-        type(make_model("auto", Leaf(shape, np.dtype(dtype)), num_actions=2)).__name__ == expected
-    )
+    assert type(make_model("auto", Leaf(shape, np.dtype(dtype)), 2)).__name__ == expected
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "float64", "bool"])
 def test_mlp_takes_any_dtype_and_shape(dtype: str) -> None:
-    model = make_model("mlp", Leaf((10, 5), np.dtype(dtype)), num_actions=3)
+    model = make_model("mlp", Leaf((10, 5), np.dtype(dtype)), 3)
     output = model(torch.from_numpy(np.ones((7, 10, 5), dtype)))
     assert output.logits.shape == (7, 3)
     assert output.value.shape == (7,)
@@ -236,14 +234,14 @@ def test_network_that_does_not_fit_is_refused(
     name: str, shape: tuple[int, ...], dtype: str, said: str
 ) -> None:
     with pytest.raises(ValueError, match=words(said)):
-        make_model(name, Leaf(shape, np.dtype(dtype)), num_actions=2)
-    make_model("mlp", Leaf(shape, np.dtype(dtype)), num_actions=2)
+        make_model(name, Leaf(shape, np.dtype(dtype)), 2)
+    make_model("mlp", Leaf(shape, np.dtype(dtype)), 2)
 
 
 def test_mlp_takes_scalar_observations() -> None:
     states = torch.arange(3)
     assert make_model("auto", Leaf((), np.dtype(np.int64)), 2)(states).logits.shape == (3, 2)
-    assert make_q_model("auto", Leaf((), np.dtype(np.int64)), 2)(states).shape == (3, 2, 1)
+    assert make_model("auto", Leaf((), np.dtype(np.int64)), QHead(2))(states).shape == (3, 2, 1)
 
 
 def plain_pqn_layers(model: NormalizedQNetwork) -> torch.nn.Module:
@@ -271,7 +269,7 @@ def plain_pqn_layers(model: NormalizedQNetwork) -> torch.nn.Module:
 
 def test_normalized_image_network_and_gradient_equal_plain_layers_with_channels_first() -> None:
     torch.manual_seed(0)
-    model = make_q_model("pqn", Leaf((2, 52, 44), UINT8), num_actions=3)
+    model = make_model("pqn", Leaf((2, 52, 44), UINT8), QHead(3))
     assert isinstance(model, NormalizedQNetwork)
     for p in model.parameters():  # biases and the scales of the norms must count
         p.data.add_(torch.randn_like(p), alpha=0.05)
@@ -290,7 +288,7 @@ def test_normalized_image_network_and_gradient_equal_plain_layers_with_channels_
 
 def test_normalized_vector_network_equals_plain_layers() -> None:
     torch.manual_seed(0)
-    model = make_q_model("pqn", Leaf((2, 3), np.dtype(np.float64)), num_actions=4, num_atoms=5)
+    model = make_model("pqn", Leaf((2, 3), np.dtype(np.float64)), QHead(4, 5))
     assert isinstance(model, NormalizedQNetwork) and isinstance(model.trunk, NormalizedMLPTrunk)
     x = torch.randn(7, 2, 3, dtype=torch.float64)
     y = x.flatten(1).float()
@@ -306,7 +304,7 @@ def test_normalized_vector_network_equals_plain_layers() -> None:
 @pytest.mark.parametrize(("shape", "dtype"), [((4, 84, 84), "uint8"), ((6,), "float32")])
 def test_initial_parameters_of_pqn_are_orthogonal(shape: tuple[int, ...], dtype: str) -> None:
     torch.manual_seed(0)
-    model = make_q_model("pqn", Leaf(shape, np.dtype(dtype)), num_actions=6)
+    model = make_model("pqn", Leaf(shape, np.dtype(dtype)), QHead(6))
     for name, p in model.named_parameters():
         if name.endswith("bias"):
             assert (p == 0).all()
@@ -334,14 +332,14 @@ def test_initial_parameters_of_pqn_are_orthogonal(shape: tuple[int, ...], dtype:
 def test_pqn_chooses_layers_by_observation(
     shape: tuple[int, ...], dtype: str, expected: str
 ) -> None:
-    model = make_q_model("pqn", Leaf(shape, np.dtype(dtype)), num_actions=2)
+    model = make_model("pqn", Leaf(shape, np.dtype(dtype)), QHead(2))
     assert type(model.trunk).__name__ == expected
     assert model(torch.from_numpy(np.ones((3, *shape), dtype))).shape == (3, 2, 1)
 
 
 def test_pqn_is_refused_where_it_does_not_fit() -> None:
     with pytest.raises(ValueError, match=r"model=pqn .*dueling=false"):
-        make_q_model("pqn", Leaf((4, 84, 84), UINT8), 2, is_dueling=True)
+        make_model("pqn", Leaf((4, 84, 84), UINT8), QHead(2, is_dueling=True))
 
 
 def test_networks_of_small_images_have_one_convolution() -> None:
@@ -349,7 +347,7 @@ def test_networks_of_small_images_have_one_convolution() -> None:
     trunk = 4 * 9 * 16 + 16 + 16 * 64 * 128 + 128
     heads, norms, output = 128 * 6 + 6 + 128 + 1, 2 * 16 * 64 + 2 * 128, 128 * 6 + 6
     for model, size in (
-        (make_model("minatar", Leaf((4, 10, 10), UINT8), num_actions=6), trunk + heads),
-        (make_q_model("pqn", Leaf((4, 10, 10), UINT8), num_actions=6), trunk + norms + output),
+        (make_model("minatar", Leaf((4, 10, 10), UINT8), 6), trunk + heads),
+        (make_model("pqn", Leaf((4, 10, 10), UINT8), QHead(6)), trunk + norms + output),
     ):
         assert sum(each.numel() for each in model.parameters()) == size

@@ -11,7 +11,7 @@ from own_networks import FLOAT32, MADE, A, Net, make_own
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from accel_rl.models import make_model, make_q_model
+from accel_rl.models import QHead, make_model
 from accel_rl.parallel import FlatParameters
 from accel_rl.spaces import Leaf
 
@@ -292,4 +292,4 @@ def test_function_that_is_not_there_is_refused(model: str, message: str) -> None
     with pytest.raises(ValueError, match=message):
         make_model(model, Leaf((4,), FLOAT32), A)
     with pytest.raises(ValueError, match=message):
-        make_q_model(model, Leaf((4,), FLOAT32), A)
+        make_model(model, Leaf((4,), FLOAT32), QHead(A))

@@ -11,7 +11,7 @@ from own_networks import A, Net
 from saved_runs import quiet, trained
 from torch import Tensor, nn
 
-from accel_rl.models import make_model, make_q_model
+from accel_rl.models import QHead, make_model
 from accel_rl.spaces import Leaf
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
 
@@ -74,16 +74,14 @@ def test_network_that_takes_the_environment_s_observations_alone_is_trained(
     assert evaluate_run(run_dir, EvaluateOptions(num_steps=50, serial=True), quiet()).num_games > 0
 
 
-@pytest.mark.parametrize(
-    ("make", "name"), [(make_model, "Words"), (make_q_model, "words_of_actions")]
-)
+@pytest.mark.parametrize(("head", "name"), [(A, "Words"), (QHead(A), "words_of_actions")])
 def test_network_is_tried_on_the_observations_that_are_given_or_told_which(
-    make: Any, name: str
+    head: Any, name: str
 ) -> None:
-    arguments = f"{__name__}:{name}", Leaf((3,), np.dtype(np.int64)), A
-    assert len(list(make(*arguments, observations=ONE_TO_FIVE).parameters())) > 0
+    arguments = f"{__name__}:{name}", Leaf((3,), np.dtype(np.int64)), head
+    assert len(list(make_model(*arguments, observations=ONE_TO_FIVE).parameters())) > 0
     with pytest.raises(ValueError, match=r"int64 \[2, 3\] failed: Index"):
-        make(*arguments)
+        make_model(*arguments)
 
 
 def test_failure_on_observations_of_the_environment_says_so() -> None:

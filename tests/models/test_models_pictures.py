@@ -12,7 +12,7 @@ from refusals import words
 
 from accel_rl.envs import make_env_factory
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
-from accel_rl.models import make_model, make_q_model
+from accel_rl.models import QHead, make_model
 from accel_rl.models.image import ConvSpec, ImageNetwork, Picture, PixelConv, picture_of
 from accel_rl.models.joined import JoinedNetwork
 from accel_rl.spaces import Leaf, from_gymnasium
@@ -127,7 +127,6 @@ def test_bounds_decide_the_scale(space: Any, scale: Any, offset: Any) -> None:
 def test_layout_and_dtype_of_a_picture_change_nothing(name: str) -> None:
     """The same picture as bytes and as floats, its channels first and last."""
     pixels = np.random.default_rng(0).integers(256, size=(2, 3, 44, 44)).astype(np.uint8)
-    make: Any = make_q_model if name == "pqn" else make_model
     outputs = []
     for array, high in (
         (pixels, 255),
@@ -136,7 +135,9 @@ def test_layout_and_dtype_of_a_picture_change_nothing(name: str) -> None:
         ((pixels / 255).astype(np.float32), 1),
     ):
         torch.manual_seed(0)
-        model = make(name, Leaf(array.shape[1:], array.dtype, 0, high), 4)
+        model = make_model(
+            name, Leaf(array.shape[1:], array.dtype, 0, high), QHead(4) if name == "pqn" else 4
+        )
         output = model(torch.from_numpy(array))
         outputs.append(output if name == "pqn" else output.logits)
     for other in outputs[1:]:

@@ -6,7 +6,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from accel_rl.models import Sequences, make_model, make_recurrent_model
+from accel_rl.models import MemorySpec, Sequences, make_model
 from accel_rl.models.lstm import LSTM
 from accel_rl.spaces import Leaf
 
@@ -96,7 +96,7 @@ def test_nothing_before_an_episode_has_a_gradient_from_it() -> None:
 def test_recurrent_model_has_the_layers_of_the_other_and_lstms_as_wide(
     name: str, shapes: tuple[Leaf, int], state_size: int
 ) -> None:
-    model = make_recurrent_model(name, *shapes)
+    model = make_model(name, *shapes, MemorySpec())
     assert model.state_size == state_size
     observation = torch.from_numpy(RNG.integers(256, size=(T * B, *shapes[0].shape))).to(
         torch.uint8 if name != "mlp" else torch.float32
@@ -113,7 +113,7 @@ def test_recurrent_model_has_the_layers_of_the_other_and_lstms_as_wide(
 
 
 def test_value_of_an_mlp_leaves_its_policy_alone() -> None:
-    model = make_recurrent_model("mlp", *SHAPES)
+    model = make_model("mlp", *SHAPES, MemorySpec())
     observation, begins = torch.randn(T * B, 6), torch.zeros(T, B, dtype=torch.bool)
     output, _ = model(observation, Sequences(torch.zeros(B, model.state_size), begins))
     output.value.sum().backward()

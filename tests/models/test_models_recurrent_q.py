@@ -9,29 +9,24 @@ from recurrent_play import CPU, B, T, config, copies, plain_steps
 from torch import Tensor
 from toy_envs import ToyEnv
 
+from accel_rl import models
 from accel_rl.agents import QAgent, RecurrentStates, epsilon_greedy
-from accel_rl.models import (
-    RecurrentModel,
-    Sequences,
-    make_q_model,
-    make_recurrent_q_model,
-    one_step,
-)
+from accel_rl.models import MemorySpec, QHead, RecurrentModel, Sequences, one_step
 from accel_rl.samplers import ActionServer, SerialSampler
 from accel_rl.spaces import Leaf
 
 pytestmark = pytest.mark.numeric
 
 SHAPES = {
-    "mlp": (Leaf((3,), np.dtype(np.int64)), 4),
-    "a3c": (Leaf((4, 44, 36), np.dtype(np.uint8)), 4),
+    "mlp": Leaf((3,), np.dtype(np.int64)),
+    "a3c": Leaf((4, 44, 36), np.dtype(np.uint8)),
 }
 
 
 def make_model(name: str = "mlp", num_atoms: int = 1, *, is_dueling: bool = False) -> Any:
     """Its weights are large enough for values to tell what is remembered."""
     torch.manual_seed(0)
-    model = make_recurrent_q_model(name, *SHAPES[name], num_atoms, is_dueling)
+    model = models.make_model(name, SHAPES[name], QHead(4, num_atoms, is_dueling), MemorySpec())
     for each in model.parameters():
         each.data.add_(torch.randn_like(each), alpha=0.05)
     return model
@@ -73,7 +68,7 @@ def test_values_are_those_of_each_environment_unrolled_alone(
     name: str, is_dueling: bool, num_atoms: int
 ) -> None:
     model = make_model(name, num_atoms, is_dueling=is_dueling)
-    leaf = SHAPES[name][0]
+    leaf = SHAPES[name]
     g = torch.Generator().manual_seed(1)
     observation = torch.randint(0, 200, (T, B, *leaf.shape), generator=g).to(
         torch.uint8 if leaf.dtype == np.uint8 else torch.int64
@@ -93,7 +88,7 @@ def test_values_are_those_of_each_environment_unrolled_alone(
 
 
 def test_image_network_has_the_convolutions_and_hidden_layers_of_the_other() -> None:
-    plain = make_q_model("a3c", *SHAPES["a3c"], 1, True)
+    plain = models.make_model("a3c", SHAPES["a3c"], QHead(4, 1, True))
     model = make_model("a3c", is_dueling=True)
     (memory_input,) = (p for n, p in model.named_parameters() if n == "memory.input.weight")
     num_features = plain.advantage.hidden.weight.shape[1]  # type: ignore[union-attr]
@@ -220,7 +215,7 @@ def test_states_are_kept_for_each_environment_by_column() -> None:
 def test_network_of_ones_own_has_no_memory_put_in() -> None:
     message = "put a memory before the heads .*, and model=a:b has heads of its own"
     with pytest.raises(ValueError, match=message):
-        make_recurrent_q_model("a:b", *SHAPES["mlp"])
+        models.make_model("a:b", SHAPES["mlp"], QHead(4), MemorySpec())
 
 
 def test_memory_is_of_use_to_nobody_who_loses_it() -> None:

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from accel_rl.models import Sequences, make_model, make_q_model, make_recurrent_model
+from accel_rl.models import MemorySpec, QHead, Sequences, make_model
 from accel_rl.models.image import ImageNetwork, Picture
-from accel_rl.models.make import make_recurrent_q_model
 from accel_rl.models.residual import IMPALA_NET
 from accel_rl.spaces import Leaf
 
@@ -110,7 +109,7 @@ def test_gradient_in_bfloat16_is_as_near_as_that_of_the_twin() -> None:
 
 
 def test_parameters_are_as_many_as_the_paper_s_layers_have() -> None:
-    model = make_model("impala", Leaf((4, 84, 84), UINT8), num_actions=18)
+    model = make_model("impala", Leaf((4, 84, 84), UINT8), 18)
     first = [(4, 16), (16, 32), (32, 32)]  # the convolution before each maximum
     convs = [*first, *((out, out) for _, out in first for _ in range(4))]
     count = sum(9 * into * out + out for into, out in convs)
@@ -121,7 +120,7 @@ def test_parameters_are_as_many_as_the_paper_s_layers_have() -> None:
 
 def test_initial_weights_are_sonnet_s() -> None:
     torch.manual_seed(0)
-    model = make_model("impala", Leaf((4, 84, 84), UINT8), num_actions=6)
+    model = make_model("impala", Leaf((4, 84, 84), UINT8), 6)
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             assert not parameter.any()
@@ -135,14 +134,16 @@ def test_initial_weights_are_sonnet_s() -> None:
 
 def test_it_has_an_lstm_and_learns_values_of_actions() -> None:
     shape, image = (4, 24, 20), images((4, 24, 20))
-    recurrent = make_recurrent_model("impala", Leaf(shape, UINT8), 3)
+    recurrent = make_model("impala", Leaf(shape, UINT8), 3, MemorySpec())
     state, begins = torch.zeros(2, recurrent.state_size), torch.zeros(1, 2, dtype=torch.bool)
     output, after = recurrent(image, Sequences(state, begins))
     assert (output.logits.shape, output.value.shape) == ((2, 3), (2,))
     assert after.shape == (2, 2 * 256)
     for num_atoms, is_dueling in ((1, False), (5, True)):
-        q_model = make_q_model("impala", Leaf(shape, UINT8), 3, num_atoms, is_dueling)
-        remembering = make_recurrent_q_model("impala", Leaf(shape, UINT8), 3, num_atoms, is_dueling)
+        q_model = make_model("impala", Leaf(shape, UINT8), QHead(3, num_atoms, is_dueling))
+        remembering = make_model(
+            "impala", Leaf(shape, UINT8), QHead(3, num_atoms, is_dueling), MemorySpec()
+        )
         state = torch.zeros(2, remembering.state_size)
         q_values = q_model(image), remembering(image, Sequences(state, begins))[0]
         for network, q_value in zip((q_model, remembering), q_values, strict=True):

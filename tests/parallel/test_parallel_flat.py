@@ -17,7 +17,7 @@ pytestmark = pytest.mark.numeric
 
 def make_image_model() -> nn.Module:
     torch.manual_seed(0)
-    return make_model("a3c", Leaf((2, 40, 44), np.dtype(np.uint8)), num_actions=3)
+    return make_model("a3c", Leaf((2, 40, 44), np.dtype(np.uint8)), 3)
 
 
 IMAGES = torch.randint(0, 256, (4, 2, 40, 44), generator=torch.Generator().manual_seed(1)).byte()
@@ -114,7 +114,7 @@ def test_names_are_those_of_a_network_that_is_not_compiled() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     flat = FlatParameters(make_image_model())
-    other = FlatParameters(make_model("a3c", Leaf((2, 40, 44), np.dtype(np.uint8)), num_actions=5))
+    other = FlatParameters(make_model("a3c", Leaf((2, 40, 44), np.dtype(np.uint8)), 5))
     with pytest.raises(ValueError, match=r"differ in policy\.bias, policy\.weight"):
         flat.from_named_(flat.parameter, other.to_named(other.parameter))
     with pytest.raises(ValueError, match="2 kinds of dtype and device"):

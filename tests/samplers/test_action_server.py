@@ -16,7 +16,7 @@ from toy_envs import ToyEnv
 
 from accel_rl.agents import PolicyAgent, RolloutTensors
 from accel_rl.envs import make_env_factory
-from accel_rl.models import PolicyValue, PolicyValueModel, make_model, make_recurrent_model
+from accel_rl.models import MemorySpec, PolicyValue, PolicyValueModel, make_model
 from accel_rl.samplers import (
     ActionServer,
     ParallelSampler,
@@ -34,7 +34,7 @@ class RecordingAgent(PolicyAgent):
     """Keeps the observations it was given, the tensors themselves and copies of them."""
 
     def __init__(self) -> None:
-        super().__init__(make_model("mlp", Leaf((3,), np.dtype(np.int64)), num_actions=4))
+        super().__init__(make_model("mlp", Leaf((3,), np.dtype(np.int64)), 4))
         self.given: list[Tensor] = []
         self.copies: list[tuple[Tensor, Tensor]] = []
 
@@ -111,7 +111,7 @@ def test_final_observations_are_those_of_truncated_episodes() -> None:
 
 def test_rollout_without_truncation_has_no_final_observations() -> None:
     config = SamplerConfig(num_envs=4, horizon=12)
-    agent = PolicyAgent(make_model("mlp", Leaf((10, 5), np.dtype(np.float32)), num_actions=3))
+    agent = PolicyAgent(make_model("mlp", Leaf((10, 5), np.dtype(np.float32)), 3))
     with SerialSampler(make_env_factory("catch"), config=config) as sampler:
         server = ActionServer(agent, sampler, CPU)
         sampler.collect(server)
@@ -162,7 +162,7 @@ def faked_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def recurrent_agent() -> PolicyAgent:
     torch.manual_seed(0)
-    return PolicyAgent(make_recurrent_model("mlp", Leaf((3,), np.dtype(np.int64)), 4))
+    return PolicyAgent(make_model("mlp", Leaf((3,), np.dtype(np.int64)), 4, MemorySpec()))
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_device_row_zero_is_sent_anew_where_a_worker_was_replaced_between_rollou
 def test_kept_log_probabilities_are_those_of_the_policy_that_acted(is_recurrent, keeps_rollout):
     agent: Any = recurrent_agent()
     if not is_recurrent:
-        agent = PolicyAgent(make_model("mlp", Leaf((3,), np.dtype(np.int64)), num_actions=4))
+        agent = PolicyAgent(make_model("mlp", Leaf((3,), np.dtype(np.int64)), 4))
     for name, parameter in agent.model.named_parameters():
         parameter.data.mul_(30 if name.startswith("policy") else 1)  # it begins nearly uniform
     config = SamplerConfig(num_envs=4, horizon=6, num_groups=2)

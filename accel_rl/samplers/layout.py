@@ -90,6 +90,12 @@ def plan_workers(
     )
 
 
+def group_columns(num_envs: int, num_groups: int) -> list[slice]:
+    """Return the columns of each group, equal runs of them."""
+    size = num_envs // num_groups
+    return [slice(g * size, (g + 1) * size) for g in range(num_groups)]
+
+
 class EnvSlice(NamedTuple):
     """The environments, a run of columns, that one worker steps of one group."""
 

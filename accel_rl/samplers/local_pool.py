@@ -35,6 +35,7 @@ from accel_rl.samplers.block import (
 )
 from accel_rl.samplers.boundary import Place
 from accel_rl.samplers.generators import State, get_generators, set_generators
+from accel_rl.samplers.layout import group_columns
 from accel_rl.samplers.make_block import make_block, make_envs
 from accel_rl.samplers.orders import (
     CALL,
@@ -154,6 +155,21 @@ class Pool(Protocol):
         ...
 
 
+def recv_all(pool: Pool) -> None:
+    """Wait until no group is released any more."""
+    groups = range(len(pool.columns))
+    while any(map(pool.is_released, groups)):
+        pool.recv(limit=len(groups))
+
+
+def order_all(pool: Pool, command: int) -> None:
+    """Let all groups carry out ``command``, after what they are released for, and wait for them."""
+    recv_all(pool)
+    groups = range(len(pool.columns))
+    pool.send(groups, [len(pool.arrays.rollout.action)] * len(groups), command)
+    recv_all(pool)
+
+
 class LocalPool:
     """A `Pool` in this process: the work of a group is done when `recv` asks for it.
 
@@ -187,8 +203,7 @@ class LocalPool:
         carry = Carry(np.zeros_like(rollout.observation[0]), np.zeros(spec.B, np.bool_))
         reset_info = np.zeros_like(rollout.info[0])
         self.arrays = BlockArrays(spec, rollout, carry, np.zeros(spec.B, np.int64), reset_info)
-        size = spec.B // num_groups
-        self.columns = [slice(g * size, (g + 1) * size) for g in range(num_groups)]
+        self.columns = group_columns(spec.B, num_groups)
         self.lost: set[Place] = set()
         self.replaced: list[int] = []
         self.look: Callable[[int], object] = count_nothing
@@ -287,10 +302,7 @@ class LocalPool:
             block.reset()
 
     def get_states(self) -> EnvStates:
-        for command in (None, GET_STATE):
-            if command is not None:
-                self.send(range(len(self.columns)), [0] * len(self.columns), command)
-            self.recv(limit=len(self.columns))
+        order_all(self, GET_STATE)
         states, self._states = self._states, {}
         return states
 
@@ -299,8 +311,7 @@ class LocalPool:
 
     def call(self, request: Request) -> dict[int, Answer]:
         self._request, self._answers = request, {}
-        self.send(range(len(self.columns)), [0] * len(self.columns), CALL)
-        self.recv(limit=len(self.columns))
+        order_all(self, CALL)
         return self._answers
 
     def close(self, grace_seconds: float = 5.0) -> None:

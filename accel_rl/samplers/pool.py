@@ -24,7 +24,8 @@ from accel_rl.rollout import Rollout, RolloutSpec, truncate_running
 from accel_rl.samplers.base import Autoreset, SamplerConfig, SamplerError, WorkerError
 from accel_rl.samplers.block import EnvStates, count_nothing
 from accel_rl.samplers.boundary import Place
-from accel_rl.samplers.layout import EnvSlice
+from accel_rl.samplers.layout import EnvSlice, group_columns
+from accel_rl.samplers.local_pool import order_all, recv_all
 from accel_rl.samplers.orders import (
     CALL,
     CLOSE,
@@ -106,9 +107,7 @@ class WorkerPool:
         self._orders = self._workers.orders
         self._shared = self._workers.arrays
         self.arrays = self._shared.block
-        G = self._workers.spec.num_groups
-        size = spec.B // G
-        self.columns = [slice(g * size, (g + 1) * size) for g in range(G)]
+        self.columns = group_columns(spec.B, self._workers.spec.num_groups)
         self.num_workers = len(cpus)
         self.lost: set[Place] = set()
         self.replaced: list[int] = []
@@ -303,11 +302,8 @@ class WorkerPool:
 
     def get_states(self) -> EnvStates:
         """As in `Pool`; there is none for environments that are replaced meanwhile."""
-        groups = range(len(self.columns))
         with self._workers:
-            self._recv_all()
-            self.send(groups, [self._workers.spec.rollout.T] * len(groups), GET_STATE)
-            self._recv_all()
+            order_all(self, GET_STATE)
             states: EnvStates = dict.fromkeys(range(self._workers.spec.rollout.B))
             for process in self._workers.processes.values():
                 states |= process.take_states()
@@ -319,15 +315,13 @@ class WorkerPool:
             return {b: why for each in processes for b, why in each.take_states().items()}
 
     def call(self, request: Request) -> dict[int, Answer]:
-        groups = range(len(self.columns))
         pickled = pickle_request(request)
         with self._workers:
-            self._recv_all()
+            recv_all(self)
             processes = list(self._workers.processes.values())
             for process in processes:
                 process.leave_request(pickled)
-            self.send(groups, [self._workers.spec.rollout.T] * len(groups), CALL)
-            self._recv_all()
+            order_all(self, CALL)
             answers: dict[int, Answer] = {}
             for process in processes:
                 answers |= process.take_answers(pickled)
@@ -345,10 +339,6 @@ class WorkerPool:
         finally:
             if is_alone:
                 self.sending.release()
-
-    def _recv_all(self) -> None:
-        while any(self.is_released(group) for group in range(len(self.columns))):
-            self.recv(limit=len(self.columns))
 
     # ---- what happens ----------------------------------------------------------------------------
 

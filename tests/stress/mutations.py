@@ -639,7 +639,7 @@ inner_leaf_at_start spaces.py envs/test_spaces.py
 - begin = offset + fields[name][1]
 + begin = fields[name][1]
 
-tuples_become_lists states.py samplers/test_samplers_state.py
+tuples_become_lists system/states.py samplers/test_samplers_state.py
 - return {_TUPLE: [plain(each) for each in value]}
 + return [plain(each) for each in value]
 
@@ -647,7 +647,7 @@ lost_step_seen rollout.py samplers/test_samplers_pool.py samplers/test_samplers_
 - rollout.observation[t + is_done, b]
 + rollout.observation[t, b]
 
-hyperthreads_of_others topology.py samplers/test_topology.py
+hyperthreads_of_others system/topology.py samplers/test_topology.py
 - together = wanted & set(
 + together = set(
 

@@ -3,26 +3,22 @@
 `check` plays any vector environment and looks at what it returns. `check_vectoriser` makes one of
 environments that count, and compares every array with those of Gymnasium's own loop, so that it
 also finds a reward in the wrong row or an observation of the wrong episode.
-
-Each rule is tested by itself and in a thread of its own, so that one that is broken, or an
-environment that hangs, does not keep the others from being tested.
 """
 
 from __future__ import annotations
 
 import copy
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
-import psutil
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space
 
-Verdict = Literal["holds", "broken", "not tested"]
+from accel_rl.vector.findings import Broken, NotTested, Report, find, leaving_nothing, once, require
+
 MakeVector = Callable[[], Any]
 """makes the vector environment to check"""
 Vectorise = Callable[[Callable[[], gymnasium.Env[Any, Any]], int, AutoresetMode], Any]
@@ -30,45 +26,7 @@ Vectorise = Callable[[Callable[[], gymnasium.Env[Any, Any]], int, AutoresetMode]
 
 _NUM_ENVS = 4
 _RAISES_AT = 5
-_CLOSE_SECONDS = 10.0
 _ARRAYS = ("observation", "reward", "terminated", "truncated")
-
-
-class Finding(NamedTuple):
-    """The result of checking one rule.
-
-    Attributes:
-        rule: the rule, in a few words.
-        verdict: ``holds``, ``broken`` or ``not tested``.
-        detail: how the rule is broken, or why it was not tested; otherwise empty.
-    """
-
-    rule: str
-    verdict: Verdict
-    detail: str = ""
-
-
-class Report(NamedTuple):
-    """The findings on one environment. ``str(report)`` is a table.
-
-    Attributes:
-        findings: one for each rule.
-        facts: what the environment is like, in words, by what each is about.
-    """
-
-    findings: tuple[Finding, ...]
-    facts: Mapping[str, str] = {}
-
-    @property
-    def broken(self) -> tuple[Finding, ...]:
-        """The findings of the rules that are broken."""
-        return tuple(each for each in self.findings if each.verdict == "broken")
-
-    def __str__(self) -> str:
-        width = max(len(each) for each in (*self.facts, *(found.rule for found in self.findings)))
-        rows = [f"{name:{width}}  {fact}" for name, fact in self.facts.items()]
-        rows += [f"{rule:{width}}  {verdict:10}  {why}" for rule, verdict, why in self.findings]
-        return "\n".join(map(str.rstrip, rows))
 
 
 def check(
@@ -155,73 +113,6 @@ def check_vectoriser(
         "an environment's error is reported": lambda: _check_error(make, seed),
     }
     return find(rules, timeout)
-
-
-# ---- testing rules -------------------------------------------------------------------------------
-
-
-class Broken(Exception):
-    """A rule is broken; the message says how."""
-
-
-class NotTested(Exception):
-    """A rule could not be tested; the message says why."""
-
-
-def require(holds: object, detail: str) -> None:
-    """Raise `Broken` unless it holds."""
-    if not holds:
-        raise Broken(detail)
-
-
-def once(call: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a function that makes ``call`` at its first use, and repeats the outcome later."""
-    outcome: list[Any] = []
-
-    def get() -> Any:
-        if not outcome:
-            outcome.append(Broken("the steps that it looks at have not ended"))
-            try:
-                outcome[0] = call()
-            except Exception as error:
-                outcome[0] = error
-        if isinstance(outcome[0], Exception):
-            raise outcome[0]
-        return outcome[0]
-
-    return get
-
-
-def find(
-    rules: Mapping[str, Callable[[], object]], timeout: float, leave_out: Sequence[str] = ()
-) -> Report:
-    """Test each rule in a thread of its own, for ``timeout`` seconds at most."""
-    left_out = {rule: Finding(rule, "not tested", "left out") for rule in leave_out}
-    return Report(
-        tuple(left_out.get(rule) or _find(rule, test, timeout) for rule, test in rules.items())
-    )
-
-
-def _find(rule: str, test: Callable[[], object], timeout: float) -> Finding:
-    found = Finding(rule, "broken", f"no answer within {timeout:g} s")
-
-    def run() -> None:
-        nonlocal found
-        try:
-            test()
-            found = Finding(rule, "holds")
-        except Broken as error:
-            found = Finding(rule, "broken", str(error))
-        except NotTested as error:
-            found = Finding(rule, "not tested", str(error))
-        except Exception as error:
-            text = " ".join(f"{type(error).__name__}: {error}".split())
-            found = Finding(rule, "broken", f"it raised {text[:200]}")
-
-    thread = threading.Thread(target=run, name=f"check: {rule}", daemon=True)
-    thread.start()
-    thread.join(timeout)
-    return found
 
 
 # ---- playing -------------------------------------------------------------------------------------
@@ -432,19 +323,6 @@ def _check_refusal(make: MakeVector, seed: int) -> None:
         except Exception:
             return
         raise Broken(f"{env.num_envs - 1} actions for {env.num_envs} environments were taken")
-
-
-@contextmanager
-def leaving_nothing() -> Iterator[None]:
-    """Within, no process may be started that is not ended, but Python's own tracker."""
-    this = psutil.Process()
-    before = set(this.children(recursive=True))
-    yield
-    started = set(this.children(recursive=True)) - before
-    _, alive = psutil.wait_procs(started, timeout=_CLOSE_SECONDS)
-    with suppress(psutil.NoSuchProcess):
-        alive = [each for each in alive if "resource_tracker" not in " ".join(each.cmdline())]
-    require(not alive, f"{len(alive)} processes outlive close()")
 
 
 def _check_close(make: MakeVector, seed: int) -> None:

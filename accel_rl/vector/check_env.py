@@ -24,7 +24,7 @@ from accel_rl.spaces import (
     random_values,
     zeros,
 )
-from accel_rl.vector.check import Broken, NotTested, Report, find, leaving_nothing, once, require
+from accel_rl.vector.findings import Broken, NotTested, Report, find, leaving_nothing, once, require
 
 
 class _Played(NamedTuple):

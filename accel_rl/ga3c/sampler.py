@@ -49,10 +49,14 @@ QUEUE_SECONDS = 600.0
 
 
 class Prediction(NamedTuple):
-    """``n`` actions and ``n + m`` values, by parameters of this version.
+    """What a policy chose for ``n`` environments.
 
-    ``behaviour_probability``: of each action, for `Segment`; None: it is not asked for. ``state``:
-    what is remembered after each action; None: nothing, see `QueuedSampler.remember`.
+    Attributes:
+        action: Actions.
+        value: Values of the ``n + m`` observations that the policy was given.
+        version: Number of the parameters that acted.
+        behaviour_probability: Probability of each action, for `Segment`. None: unknown.
+        state: What is remembered after each action, see `QueuedSampler.remember`. None: nothing.
     """
 
     action: NDArray[np.int64]  # [n]
@@ -113,12 +117,25 @@ class _Ready(NamedTuple):
 class QueuedSampler(PoolSampler):
     """Agents, each with ``num_envs / num_groups`` environments, and the two queues.
 
-    ``config.horizon``: the longest segment, in steps. ``most_agents``: that can be added.
-    ``max_prediction_batch``: environments that one call of the policy gets at most (at least one
-    agent's). ``training_queue_size``: in segments. Others as in `Segments` and `ParallelSampler`.
+    Threads may call anything at any time.
 
-    ``steps``: taken so far. ``training_queue``: for trainers. Threads may call anything at any
-    time.
+    Args:
+        env: The environment, as in `ParallelSampler`.
+        config: The settings. ``horizon`` is the maximum length of a segment.
+        seed: Seed of all randomness.
+        cpus: CPUs to which agents may be pinned. None: all that this process may use.
+        drives_gpu: True if the policy runs on a GPU.
+        most_agents: Maximum number of agents.
+        max_prediction_batch: Maximum number of environments in one call of the policy, but at least
+            those of one agent.
+        training_queue_size: Maximum number of segments in the training queue.
+        gamma: Discount of one step.
+        time_limit_terminal: Whether a time limit ends the task with value 0.
+
+    Attributes:
+        steps: Number of steps taken so far.
+        training_queue: Segments, for trainers.
+        queue_times: What predictors have done so far.
 
     Raises:
         ValueError: an option has no use here, or the environment cannot be made, or its
@@ -157,10 +174,7 @@ class QueuedSampler(PoolSampler):
         pool = WorkerPool(self._factory, self.rollout_spec, config, seed, cores, slices, niceness)
         self._use(pool)
         self._segments = Segments(
-            self.rollout,
-            config.horizon,
-            gamma,
-            time_limit_terminal=time_limit_terminal,
+            self.rollout, config.horizon, gamma, time_limit_terminal=time_limit_terminal
         )
         self._noise = EnvNoise(seed, num_envs)
         self.most_agents = most_agents

@@ -35,18 +35,23 @@ _NOTHING = np.zeros(0, np.float32)
 class Segment(NamedTuple):
     """``L`` steps in a row of one environment, with their n-step returns; its `len` is ``L``.
 
-    ``return_``: rewards up to the end of the segment and, unless the episode terminated there, the
-    value that the policy gave the observation behind it, all discounted.
-    ``behaviour_probability``: with which each action was chosen; NaN where the policy does not
-    tell. ``state``, ``reward``: only of a policy that remembers, see `Segments.remember`.
+    Attributes:
+        observation: Observations.
+        action: Actions.
+        return_: Discounted rewards up to the end of the segment and, unless the episode terminated
+            there, the discounted value that the policy gave the observation behind it.
+        version: Numbers of the parameters that acted.
+        behaviour_probability: Probability with which each action was chosen. NaN: unknown.
+        state: State of a policy that remembers, before the first action.
+        reward: Rewards, for a policy that remembers.
     """
 
     observation: NDArray[Any]  # [L, ...]
     action: NDArray[np.int64]  # [L]
     return_: NDArray[np.float32]  # [L]
-    version: NDArray[np.int64]  # [L], of the parameters that acted
+    version: NDArray[np.int64]  # [L]
     behaviour_probability: NDArray[np.float32]  # [L]
-    state: NDArray[np.float32] = _NOTHING  # [S], from which the first action was chosen
+    state: NDArray[np.float32] = _NOTHING  # [S]
     reward: NDArray[np.float32] = _NOTHING  # [L]
 
     def __len__(self) -> int:

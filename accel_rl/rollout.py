@@ -184,9 +184,10 @@ def truncate_running(
     if waits:
         cols = cols[~rollout.episode_ended[:t, cols].any(axis=0)]
     cols = cols[~rollout.episode_ended[t, cols]]
+    last_seen = t + 1 if is_done else t
     for b in cols[~rollout.terminated[t, cols]]:
         slot = int(np.argmin(rollout.final_step[:, b]))
-        rollout.final_observation[slot, b] = rollout.observation[t + is_done, b]
+        rollout.final_observation[slot, b] = rollout.observation[last_seen, b]
         rollout.final_step[slot, b] = t
     if waits:
         rollout.observation[t + 1, columns.start : columns.stop] = 0

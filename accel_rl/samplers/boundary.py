@@ -67,7 +67,9 @@ class EpisodeTracker:
             for total, field in zip(self.sums, fields, strict=True):
                 total[own] += field[index].sum(axis=0, dtype=np.float64)
             return
-        # Each environment's steps one behind the other, cut behind each end: [3, B * T] -> [3, S]
+        # Each environment's steps one behind the other, cut behind each end: [3, B * T] -> [3, S].
+        # With T = 4, an end of environment 0 in step 1 and of environment 1 in step 3 (``|``), and
+        # ``starts`` 0, 2, 4:   0 0 | 0 0   1 1 1 1 |
         values = np.empty((3, B, T))
         for value, field in zip(values, fields, strict=True):
             value[...] = field[index].T

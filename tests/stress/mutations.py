@@ -644,8 +644,8 @@ tuples_become_lists system/states.py samplers/test_samplers_state.py
 + return [plain(each) for each in value]
 
 lost_step_seen rollout.py samplers/test_samplers_pool.py samplers/test_samplers_recovery.py
-- rollout.observation[t + is_done, b]
-+ rollout.observation[t, b]
+- last_seen = t + 1 if is_done else t
++ last_seen = t
 
 hyperthreads_of_others system/topology.py samplers/test_topology.py
 - together = wanted & set(

@@ -20,11 +20,11 @@ from accel_rl.runs.directory import hold
 from accel_rl.runs.files import WriteError, explain, write_whole
 from accel_rl.runs.yaml_file import UNSIGNED
 from accel_rl.sweep.display import SweepDisplay
-from accel_rl.sweep.grow import grow
 from accel_rl.sweep.plan import (
     PlannedRun,
     SweepOptions,
     check_runs,
+    grow,
     plan_again,
     plan_runs,
     read_options,

@@ -9,11 +9,11 @@ from omegaconf import OmegaConf
 
 from accel_rl.__main__ import main
 from accel_rl.sweep.command import make_directory
-from accel_rl.sweep.grow import grow
 from accel_rl.sweep.plan import (
     PlannedRun,
     SweepOptions,
     check_runs,
+    grow,
     plan_runs,
     read_options,
     read_plan,

@@ -60,16 +60,15 @@ def test_flipped_bits_are_noticed_or_without_effect(path) -> None:
 
 
 @pytest.mark.nightly
-def test_each_flipped_bit_of_the_archives_own_is_noticed_or_without_effect(path) -> None:
+def test_flipped_bit_in_each_byte_of_the_archives_own_is_noticed_or_without_effect(path) -> None:
     """Headers, names and directory, at which random flips seldom hit."""
     data = path.read_bytes()
     ours = [
         at for at in range(len(data)) if at > len(data) - 2500 or b"PK\3\4" in data[at - 50 : at]
     ]
     for at in ours:
-        for bit in range(8):
-            path.write_bytes(flip(data, 8 * at + bit))
-            assert_noticed_or_without_effect(path)
+        path.write_bytes(flip(data, 8 * at + at % 8))
+        assert_noticed_or_without_effect(path)
 
 
 def test_header_that_points_at_another_tensor_is_noticed(path) -> None:

@@ -166,7 +166,7 @@ Space: TypeAlias = "Leaf | Mapping[str, Space]"
 
 def discrete(n: int) -> Leaf:
     """The space of the integers ``0 .. n - 1``."""
-    return Leaf((), np.dtype(np.int64), 0, _count(n) - 1)
+    return Leaf((), np.dtype(np.int64), 0, positive(n) - 1)
 
 
 # ---- arrays of a space ---------------------------------------------------------------------------
@@ -736,14 +736,15 @@ def _array(leaf: Leaf, bound: Any) -> NDArray[Any] | None:
     return flat.reshape(leaf.shape)
 
 
-def _count(value: Any) -> int:
+def positive(value: Any) -> int:
+    """Return a whole number above 0, and raise TypeError or ValueError for anything else."""
     if operator.index(value) < 1:
         raise ValueError
     return operator.index(value)
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    return tuple(map(_count, value))
+    return tuple(map(positive, value))
 
 
 def _dtype(value: Any) -> np.dtype[Any]:

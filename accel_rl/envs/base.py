@@ -7,7 +7,6 @@ process never loads torch.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from accel_rl.spaces import (
     describe,
     discrete,
     leaves_of,
+    positive,
 )
 from accel_rl.system.functions import FAILURES
 
@@ -176,12 +176,6 @@ def _is_bounded(leaf: Leaf) -> bool:
     return leaf.dtype.kind == "f" and all(np.isfinite(bound).all() for bound in leaf.limits)
 
 
-def _count(value: Any) -> int:
-    if operator.index(value) < 1:
-        raise ValueError
-    return operator.index(value)
-
-
 def _keys(value: Any) -> tuple[str, ...]:
     keys = tuple(value)
     if isinstance(value, str) or len(set(keys)) < len(keys):
@@ -194,8 +188,8 @@ def _keys(value: Any) -> tuple[str, ...]:
 _CHECKS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "observation": (check_space, "a Leaf(shape, dtype), or a mapping of names to these"),
     "action": (check_space, "discrete(n), a Leaf(shape, dtype, low, high), or a mapping of these"),
-    "frame_skip": (_count, "a whole number above 0"),
-    "frame_stack": (_count, "a whole number above 0"),
+    "frame_skip": (positive, "a whole number above 0"),
+    "frame_stack": (positive, "a whole number above 0"),
     "info_keys": (_keys, "a tuple of different printable names, such as ('is_success',)"),
 }
 

@@ -96,10 +96,7 @@ class GymnasiumEnv:
         return self.env.unwrapped
 
     def seed(self, seed: np.random.SeedSequence) -> None:
-        if isinstance(seed.entropy, int) and not seed.spawn_key:
-            self._seed = seed.entropy
-        else:
-            self._seed = int(seed.generate_state(1)[0])
+        self._seed = number_of(seed)
 
     def reset(self, out: Array) -> None:
         seed, self._seed = self._seed, None  # only the first reset is seeded, as Gymnasium asks
@@ -313,6 +310,13 @@ class GymnasiumEnv:
                 f"observation space, of dtype {out.dtype}, does not hold: {array.dtype} from "
                 f"{array.min()} to {array.max()}"
             )
+
+
+def number_of(seed: np.random.SeedSequence) -> int:
+    """The plain number that environments of Gymnasium are seeded with."""
+    if isinstance(seed.entropy, int) and not seed.spawn_key:
+        return seed.entropy
+    return int(seed.generate_state(1)[0])
 
 
 def seed_spaces(env: Any, seed: int) -> None:

@@ -182,7 +182,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         self.autoreset_mode = mode
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._mode = mode
         self._pool = self._make_pool(factory, spec, config, seed)
         self.groups = self._pool.columns
         self._numbers, self._rows = range(len(self.groups)), [0] * len(self.groups)
@@ -199,7 +198,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
     ) -> Pool:
         if seed is None:
             seed = int(np.random.SeedSequence().generate_state(1)[0])
-        mode = Autoreset(self._mode.value)
+        mode = Autoreset(self.autoreset_mode.value)
         if self.plan is None:
             return LocalPool(factory, spec, config, seed, config.num_groups, mode)
         cores = self.plan.worker_cpus
@@ -522,13 +521,13 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             "_episode_ended": was_stepped.copy(),
         }
         done = terminated | truncated
-        is_same_step = self._mode is AutoresetMode.SAME_STEP
+        is_same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         if self.info_keys:
             if is_same_step:
                 self._add_info_values(infos, columns, ~done, done)
             else:
                 self._add_info_values(infos, columns, was_stepped, ~was_stepped)
-        if self._mode is AutoresetMode.DISABLED:
+        if self.autoreset_mode is AutoresetMode.DISABLED:
             self._needs_reset[columns] = done
         elif is_same_step and done.any():
             final_observation = np.full(len(done), None, object)

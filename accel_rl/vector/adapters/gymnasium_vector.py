@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from accel_rl.envs.base import Array
 from accel_rl.envs.batched import Batched, BatchReset, Results
 from accel_rl.envs.errors import EnvError
-from accel_rl.envs.gymnasium_env import reset_seeded, seed_spaces
+from accel_rl.envs.gymnasium_env import number_of, reset_seeded, seed_spaces
 from accel_rl.spaces import follow
 from accel_rl.vector.adapters.spec import (
     check_array,
     check_observations,
-    number_of,
     read_spec,
     write_info,
 )

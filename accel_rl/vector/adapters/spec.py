@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.base import Array, EnvSpec
 from accel_rl.envs.errors import EnvError
+from accel_rl.envs.gymnasium_env import number_of
 from accel_rl.spaces import (
     Leaf,
     Space,
@@ -90,13 +91,6 @@ def check_observations(spec: EnvSpec, given: Any, *n: int) -> list[tuple[tuple[s
         (path, check_array(spec.name, f"an {name}", value, (*n, *leaf.shape), leaf.dtype))
         for name, path, leaf, value in parts
     ]
-
-
-def number_of(seed: np.random.SeedSequence) -> int:
-    """The plain number that environments of Gymnasium are seeded with."""
-    if isinstance(seed.entropy, int) and not seed.spawn_key:
-        return seed.entropy
-    return int(seed.generate_state(1)[0])
 
 
 def small_number_of(seed: np.random.SeedSequence) -> int:

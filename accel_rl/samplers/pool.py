@@ -114,9 +114,12 @@ class WorkerPool:
         self.look: Callable[[int], object] = count_nothing
         self.sending = RLock()
         self._group_of = {ready: g for g, ready in enumerate(self._workers.ready)}
+        # A dict for each of these states: Ctrl-C finds a group or worker in it or not, and whether
+        # it is empty costs nothing to ask in each step. Of groups:
         self._out: dict[int, float] = {}  # released groups that are not ready, and their deadlines
         self._ready: dict[int, None] = {}  # released groups that are ready, the first ones first
         self._leaving: dict[int, float] = {}  # retired groups; inf: `send` has not ended them yet
+        # Of workers:
         self._starting: dict[int, _Start] = {}
         self._dead: dict[int, WorkerError] = {}  # not replaced yet
         self._started: set[int] = set()  # workers that have run, or that run

@@ -415,14 +415,14 @@ class Records:
     def _read(self) -> Reading:
         times, late = self._times, self.device_clock.late_seconds
         return Reading(
-            self.seconds,
-            times.waiting,
-            times.policy - late,
-            times.simulating,
-            self.learning_seconds + late,
-            self._evaluating_seconds,
-            self._logging_seconds,
-            self._saving_seconds,
-            self.steps,
-            self.updates,
+            wall=self.seconds,
+            waiting=times.waiting,
+            inference=times.policy - late,
+            simulating=times.simulating,
+            learning=self.learning_seconds + late,
+            evaluating=self._evaluating_seconds,
+            logging=self._logging_seconds,
+            saving=self._saving_seconds,
+            steps=self.steps,
+            updates=self.updates,
         )

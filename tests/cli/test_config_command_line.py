@@ -399,3 +399,13 @@ def test_usage_names_every_command() -> None:
     lines = [each.partition("accel_rl ")[2] for each in USAGE.splitlines()]
     named = {name for line in lines for name in line.split(" ")[0].split("|")}
     assert set(COMMANDS) <= named
+
+
+@pytest.mark.parametrize(
+    ("options", "number"),
+    [([], 1), (["gpus=0"], 1), (["gpus=2"], 2), (["gpus=2", "learners=3"], 3)],
+)
+def test_run_has_one_learner_or_one_for_each_gpu_unless_learners_says_otherwise(
+    options: list[str], number: int
+) -> None:
+    assert parse_arguments(options).num_learners == number

@@ -245,7 +245,7 @@ def test_what_contradicts_torchrun_is_refused(options, ranks: Ranks, message: st
         check_learners(config, ranks)
 
 
-@pytest.mark.parametrize(("algo", "learners"), [("a2c", 8), ("ppo", 5), ("dqn", 5)])
+@pytest.mark.parametrize(("algo", "learners"), [("a2c", 8), ("dqn", 5)])
 def test_advice_about_what_cannot_be_divided_works(algo: str, learners: int) -> None:
     """Each message's own, one after another, until the run can be had."""
     given = {"algo": algo, "env": "catch", "learners": str(learners), "num_envs": "4"}

@@ -65,8 +65,5 @@ class Agent:
         Args:
             other: an agent of this class.
         """
-        self.normalizer, self.epsilon, self.is_random = (
-            other.normalizer,
-            other.epsilon,
-            other.is_random,
-        )
+        self.normalizer, self.epsilon = other.normalizer, other.epsilon
+        self.is_random = other.is_random

@@ -233,8 +233,8 @@ sac_random_start_missing algos/sac.py algos/test_algos_sac.py
 + self.agent.is_random = False
 
 double_dqn_uses_target algos/q_outputs.py algos/test_algos_dqn.py
-- choosing = evaluate_q(agent.model, next_observation
-+ choosing = evaluate_q(target, next_observation
+- choosing, _ = evaluate_q(agent.model, next_observation
++ choosing, _ = evaluate_q(target, next_observation
 
 c51_choose_by_target algos/q_outputs.py algos/test_algos_dqn.py algos/test_recurrent_q_learner.py
 - masked(agent.q_values(outputs.choosing), mask)

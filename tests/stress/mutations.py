@@ -450,7 +450,7 @@ programs_of_worker_left samplers/process.py samplers/test_samplers_worker.py
 + pass
 
 episode_counts_after_share samplers/evaluation.py samplers/test_samplers_evaluation.py
-- if played[episode.env_index] >= share:
+- if played[b] >= wanted[b]:
 + if False:
 
 vector_same_step_final_obs vector/vector_env.py vector/test_vector_env_modes.py

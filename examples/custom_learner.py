@@ -59,7 +59,7 @@ def main(num_iterations: int = 300) -> float:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            returns += [episode.raw_return for episode in sampler.take_episodes()]
+            returns += [episode.episode_return for episode in sampler.take_episodes()]
             if iteration % 50 == 49:
                 mean = np.mean(returns[-500:])
                 print(f"iteration {iteration + 1}: mean return {mean:.2f}", flush=True)

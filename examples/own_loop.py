@@ -33,7 +33,7 @@ with ParallelSampler("catch", num_envs=B, horizon=T, seed=seed, seat=seat) as sa
         for i in range(num_rollouts):
             sampler.collect(server)  # fills the rollout [T, B] in shared memory
             learner.update(server.finish(), progress=i / num_rollouts)
-    returns = [episode.raw_return for episode in sampler.take_episodes()]
+    returns = [episode.episode_return for episode in sampler.take_episodes()]
 first, last = np.mean(returns[:100]), np.mean(returns[-300:])
 print(f"learner {ranks.rank}: mean return {first:.2f} at first, mean return {last:.2f} at last")
 print(f"learner {ranks.rank}: parameters {parallel.fingerprint(parts[0]):08x}")

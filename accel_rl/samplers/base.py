@@ -231,18 +231,18 @@ class Episode(NamedTuple):
 
     Attributes:
         env_index: number of the environment, ``0 .. B - 1``.
-        raw_return: sum of the rewards of the task, undiscounted.
+        episode_return: sum of the rewards of the task, undiscounted.
         clipped_return: sum of the rewards that the learner sees.
-        length: number of steps.
+        episode_length: number of steps.
         truncated: whether the episode was cut off.
         is_lost: whether it ended because its worker was lost and replaced.
         info: numbers of its last step, by their key in `EnvSpec.info_keys`.
     """
 
     env_index: int
-    raw_return: float
+    episode_return: float
     clipped_return: float
-    length: int
+    episode_length: int
     truncated: bool
     is_lost: bool = False
     info: Mapping[str, float] = {}

@@ -145,9 +145,9 @@ class EpisodeTracker:
         infos: Iterable[Mapping[str, float]],
     ) -> None:
         """Note ended episodes, ``[n]``. ``is_lost`` is None if none of them is lost."""
-        raw_return, clipped_return, length = sums.tolist()
+        episode_return, clipped_return, length = sums.tolist()
         lost = repeat(False, len(columns)) if is_lost is None else is_lost
-        values = (columns.tolist(), raw_return, clipped_return, map(int, length))
+        values = (columns.tolist(), episode_return, clipped_return, map(int, length))
         more = (truncated.tolist(), lost, infos)
         self._ended.extend(map(Episode._make, zip(*values, *more, strict=True)))
 

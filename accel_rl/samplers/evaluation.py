@@ -27,7 +27,7 @@ class Evaluation(NamedTuple):
     @property
     def num_steps(self) -> int:
         """The number of steps of the games that count."""
-        return sum(episode.length for episode in self.episodes)
+        return sum(episode.episode_length for episode in self.episodes)
 
 
 def evaluate(
@@ -92,7 +92,7 @@ def evaluate(
                 num_lost += 1
                 continue
             episodes.append(episode)
-            played[b] += episode.length if num_episodes is None else 1
+            played[b] += episode.episode_length if num_episodes is None else 1
         num_taken += T * B
         show(num_taken)
     return Evaluation(episodes, int((played < wanted).sum()), num_lost)

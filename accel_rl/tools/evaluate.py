@@ -201,7 +201,7 @@ def evaluate_run(
                 max_episode_steps=limit,
             )
     is_atari = is_atari_game(config.env)
-    scores = [episode.raw_return for episode in result.episodes]
+    scores = [episode.episode_return for episode in result.episodes]
     mean = float(np.mean(scores)) if scores else None
     report = EvaluationReport(
         run=str(run_dir),
@@ -225,7 +225,7 @@ def evaluate_run(
         max=max(scores, default=None),
         human_normalized_mean=None if mean is None else human_normalized(config.env, mean),
         scores=scores,
-        lengths=[episode.length for episode in result.episodes],
+        lengths=[episode.episode_length for episode in result.episodes],
         info_means=_info_means(result.episodes, sampler.env_spec.info_keys),
         accel_rl_version=__version__,
     )

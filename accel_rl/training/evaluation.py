@@ -118,7 +118,7 @@ class Evaluator:
             self._gather(None)
             raise
         result = self._gather(result)
-        raw = np.array([episode.raw_return for episode in result.episodes] or [np.nan])
+        raw = np.array([episode.episode_return for episode in result.episodes] or [np.nan])
         return {
             "episodes": len(result.episodes),
             "unfinished_episodes": result.num_unfinished,

@@ -156,9 +156,9 @@ class Scores:
 
     def summary(self) -> dict[str, float]:
         """Statistics of the window; NaN before the first episode has ended."""
-        raw = np.array([episode.raw_return for episode in self._last] or [np.nan])
+        raw = np.array([episode.episode_return for episode in self._last] or [np.nan])
         clipped = np.array([episode.clipped_return for episode in self._last] or [np.nan])
-        length = np.array([float(episode.length) for episode in self._last] or [np.nan])
+        length = np.array([float(episode.episode_length) for episode in self._last] or [np.nan])
         p10, median, p90 = np.quantile(raw, np.array([0.1, 0.5, 0.9]))
         return {
             "episode_return_raw_mean": float(raw.mean()),

@@ -280,7 +280,7 @@ def test_id_registered_in_this_process_reaches_workers() -> None:
             episodes = sampler.take_episodes()
     finally:
         del gymnasium.registry["LocalCart-v0"]
-    assert episodes and all(episode.length <= 7 for episode in episodes)
+    assert episodes and all(episode.episode_length <= 7 for episode in episodes)
 
 
 @pytest.mark.processes

@@ -146,8 +146,9 @@ def test_killed_agent_is_replaced_and_its_lost_step_is_not_counted(lose):
     assert steps - sum(map(len, segments)) == running
     # Agent 0's first lives: whole segments of five steps, then what was left when it was lost.
     for episode in episodes:
-        shorter = [s for s in segments if len(s) < 5 and s.observation[-1, 2] + 1 == episode.length]
-        assert len(shorter) >= 1 or episode.length % 5 == 0
+        end = episode.episode_length - 1
+        shorter = [s for s in segments if len(s) < 5 and s.observation[-1, 2] == end]
+        assert len(shorter) >= 1 or episode.episode_length % 5 == 0
     firsts = [s for s in segments if s.observation[0, 2] == 0]
     assert len(firsts) == 4 + 2
 
@@ -195,7 +196,7 @@ def test_first_episode_of_a_replacement_is_not_reported_when_decorrelated():
         serve_until(sampler, sampler.steps + 130)
         episodes = sampler.take_episodes()
     assert sum(e.is_lost for e in episodes) == 1
-    assert all(e.length == 40 for e in episodes if not e.is_lost)
+    assert all(e.episode_length == 40 for e in episodes if not e.is_lost)
 
 
 @SLOW

@@ -201,10 +201,10 @@ def test_episodes_are_counted_once_with_their_returns_and_lengths():
         whole = [
             max(x for x, n in zip(lengths, numbers, strict=True) if n == k) for k in range(len(own))
         ]
-        assert [e.length for e in own] == whole
-        assert [e.raw_return for e in own] == [n * (n + 1) / 2 for n in whole]
-        assert [e.clipped_return for e in own] == [e.raw_return for e in own]
-    assert 0 <= taken - sum(e.length for e in episodes) < 4 * 8
+        assert [e.episode_length for e in own] == whole
+        assert [e.episode_return for e in own] == [n * (n + 1) / 2 for n in whole]
+        assert [e.clipped_return for e in own] == [e.episode_return for e in own]
+    assert 0 <= taken - sum(e.episode_length for e in episodes) < 4 * 8
     assert any(e.truncated for e in episodes) and not all(e.truncated for e in episodes)
 
 
@@ -213,7 +213,7 @@ def test_first_episode_is_not_reported_when_decorrelated():
     with make_sampler(partial(ScriptedEnv, "....t"), 2, 2, **options) as sampler:
         segments = serve_until(sampler, 400)
         episodes = sampler.take_episodes()
-    assert all(episode.length == 5 for episode in episodes)
+    assert all(episode.episode_length == 5 for episode in episodes)
     games = [segment.observation[-1, 0] for segment in segments if segment.observation[-1, 2] == 4]
     assert len(games) >= len(episodes) >= len(games) - 4 - 4
 
@@ -230,7 +230,7 @@ def test_unfinished_episodes_of_those_that_go_are_not_reported():
             sampler.set_num_agents(1)
             serve_until(sampler, sampler.steps + 60)
         episodes = sampler.take_episodes()
-    assert episodes and all(e.length == 50 and not e.truncated for e in episodes)
+    assert episodes and all(e.episode_length == 50 and not e.truncated for e in episodes)
 
 
 def test_times_count_each_prediction_once_and_add_up_to_its_latency(monkeypatch):

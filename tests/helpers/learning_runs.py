@@ -64,5 +64,5 @@ class Run:
             server = ActionServer(self.config.evaluating(self.agent), sampler, CPU)
             while len(returns) < episodes:
                 sampler.collect(server)
-                returns += [episode.raw_return for episode in sampler.take_episodes()]
+                returns += [episode.episode_return for episode in sampler.take_episodes()]
         return float(np.mean(returns))

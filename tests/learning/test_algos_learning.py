@@ -233,7 +233,7 @@ def learn_from_old_samples(vtrace: bool, seed: int) -> float:
         waiting.append(samples)
         if len(waiting) > 120:
             learner.update(waiting.popleft(), progress=0.0)
-    return float(np.mean([episode.raw_return for episode in sampler.take_episodes()]))
+    return float(np.mean([episode.episode_return for episode in sampler.take_episodes()]))
 
 
 @pytest.mark.nightly

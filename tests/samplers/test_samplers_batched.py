@@ -127,7 +127,7 @@ def test_batch_that_resets_in_the_next_step_leaves_that_step_out(kind):
             (slot,) = np.flatnonzero(rollout.final_step[:, b] == t)
             final = rollout.final_observation[slot, b]
             assert np.array_equal(final, rollout.observation[t + 1, b])
-    assert [each.length for each in episodes if each.env_index == 0][:5] == [4, 2, 1, 6, 4]
+    assert [each.episode_length for each in episodes if each.env_index == 0][:5] == [4, 2, 1, 6, 4]
 
 
 @PROCESSES

@@ -40,7 +40,7 @@ def test_episodes_that_nobody_takes_are_bounded() -> None:
     assert most == MOST_KEPT + B * T
     taken = tracker.take()
     assert len(taken) == most
-    numbers = np.array([episode.raw_return for episode in taken])
+    numbers = np.array([episode.episode_return for episode in taken])
     np.testing.assert_array_equal(numbers, np.repeat(np.arange(39.0, 60.0), B * T))  # the newest
     assert tracker.take() == []
 

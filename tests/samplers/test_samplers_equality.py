@@ -185,8 +185,8 @@ def test_first_episode_is_not_reported_when_decorrelated():
 
     # A partial episode would start later than step 1, and so have a larger return than a whole one.
     for episode in episodes(4):
-        least = 10 * (episode.length * (episode.length + 1) // 2)
-        assert least <= episode.raw_return <= least + 3 * episode.length
+        least = 10 * (episode.episode_length * (episode.episode_length + 1) // 2)
+        assert least <= episode.episode_return <= least + 3 * episode.episode_length
 
 
 def test_same_seed_gives_the_same_rollouts_and_another_seed_others():

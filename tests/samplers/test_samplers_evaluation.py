@@ -45,9 +45,9 @@ def test_games_that_begin_within_the_share_of_their_environment_count(num_steps:
         for game in (game for game in games_of(40) if game.env_index == b):
             if begins_at < np.ceil(num_steps / 4):
                 expected.append(game)
-            begins_at += game.length
+            begins_at += game.episode_length
     assert sorted(result.episodes) == sorted(expected)
-    assert result.num_steps == sum(game.length for game in expected)
+    assert result.num_steps == sum(game.episode_length for game in expected)
     assert (result.num_unfinished, result.num_lost) == (0, 0)
 
 
@@ -66,9 +66,9 @@ def test_sampler_that_would_leave_out_steps_is_refused(option, message: str) -> 
 def test_a_long_game_that_begins_just_before_the_end_counts_whole() -> None:
     factory = functools.partial(ScriptedEnv, ".t", "." * 39 + "t")  # 2 steps, then 40, then 2 ...
     result = play(factory, num_steps=3, num_envs=1)
-    assert [game.length for game in result.episodes] == [2, 40]
+    assert [game.episode_length for game in result.episodes] == [2, 40]
     result = play(factory, num_steps=2, num_envs=1)
-    assert [game.length for game in result.episodes] == [2]
+    assert [game.episode_length for game in result.episodes] == [2]
 
 
 def test_mean_score_favours_neither_short_nor_long_games() -> None:
@@ -77,10 +77,10 @@ def test_mean_score_favours_neither_short_nor_long_games() -> None:
     excess, excess_within = np.zeros(envs), np.zeros(envs)
     played = np.zeros(envs)
     for game in play(ToyEnv, num_steps=5 * envs, num_envs=envs).episodes:
-        played[game.env_index] += game.length
-        excess[game.env_index] += game.length - 4.5
+        played[game.env_index] += game.episode_length
+        excess[game.env_index] += game.episode_length - 4.5
         if played[game.env_index] <= 5:
-            excess_within[game.env_index] += game.length - 4.5
+            excess_within[game.env_index] += game.episode_length - 4.5
     # Wald: the sum of an environment's lengths, less their mean for each, has mean 0, and the
     # variance of one length, 63 / 12, times the expected number of games, which is below 2.
     standard_error = np.sqrt(2 * 63 / 12 / envs)
@@ -90,7 +90,7 @@ def test_mean_score_favours_neither_short_nor_long_games() -> None:
 
 def test_an_environment_without_an_end_is_given_up_and_reported() -> None:
     result = play(functools.partial(ScriptedEnv, "t", "." * 1000), num_steps=8, num_envs=2)
-    assert [game.length for game in result.episodes] == [1, 1]
+    assert [game.episode_length for game in result.episodes] == [1, 1]
     assert result.num_unfinished == 2
 
 
@@ -111,7 +111,7 @@ def test_game_of_the_longest_length_counts_and_one_that_is_longer_ends_the_evalu
     factory = functools.partial(ScriptedEnv, "." * 49 + "t", "." * 59 + "t")
     with SerialSampler(factory, config=config(num_envs=2), seed=2) as sampler:
         result = evaluate(sampler, zeros, num_episodes=4, max_episode_steps=50)
-        assert [game.length for game in result.episodes] == [50, 50]
+        assert [game.episode_length for game in result.episodes] == [50, 50]
         assert result.num_unfinished == 2
         for numbers in ({}, {"num_steps": 1, "num_episodes": 1}):
             with pytest.raises(ValueError, match="give one of them"):
@@ -132,7 +132,7 @@ def test_a_game_whose_worker_was_lost_is_played_anew(num_workers: int, tmp_path)
     options = config(on_worker_failure="restart", num_workers=num_workers)
     with ParallelSampler(factory, config=options, seed=2) as sampler:
         result = evaluate(sampler, zeros, num_steps=4, max_episode_steps=50)
-    assert [game.length for game in result.episodes] == [7] * 4  # no part of one among them
+    assert [game.episode_length for game in result.episodes] == [7] * 4  # no part of one among them
     assert result.num_lost == 4 // num_workers
     assert not any(game.is_lost for game in result.episodes)
 

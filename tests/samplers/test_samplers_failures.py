@@ -145,7 +145,7 @@ def test_lost_worker_is_replaced_under_restart(
     lost = np.flatnonzero(hit.truncated.any(axis=0))
     assert len(lost) == 8 // num_workers  # all environments of the worker, both groups
     assert sorted(e.env_index for e in episodes) == lost.tolist()
-    assert all(e.truncated and e.length in (6, 7, 8) for e in episodes)
+    assert all(e.truncated and e.episode_length in (6, 7, 8) for e in episodes)
     for b in lost:
         (t,) = np.flatnonzero(hit.truncated[:, b])
         assert hit.episode_ended[t, b] and hit.final_step[0, b] == t
@@ -169,7 +169,8 @@ def test_worker_lost_between_rollouts_is_replaced_under_restart():
             await_ends([pid])
         rollout = sampler.collect(zeros)
         assert len(worker_pids()) == 2
-        assert all(e.length <= 8 for e in sampler.take_episodes())  # none runs on over a restart
+        # None runs on over a restart.
+        assert all(e.episode_length <= 8 for e in sampler.take_episodes())
         assert rollout.valid[0].sum() >= 4
 
 

@@ -82,7 +82,7 @@ def test_queued_sampler_tells_what_the_last_step_of_an_episode_told() -> None:
     numbers = dict.fromkeys(range(6), 0)
     for episode in episodes:
         numbers[episode.env_index] += 1
-        number, length = numbers[episode.env_index], episode.length
+        number, length = numbers[episode.env_index], episode.episode_length
         action = episode.info["place"] - 100 * number - 10 * length
         assert action in range(4)
         assert episode.info["is_success"] == number % 2

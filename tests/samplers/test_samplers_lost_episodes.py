@@ -19,7 +19,7 @@ def check(episodes: list[Episode], lost: NDArray[np.bool_]) -> None:
     assert of_lost and lost[of_lost].all()
     whole = [episode for episode in episodes if not episode.is_lost]
     assert {episode.env_index for episode in whole} == set(range(8))
-    assert {episode.length for episode in whole} == {LENGTH}
+    assert {episode.episode_length for episode in whole} == {LENGTH}
 
 
 def test_part_of_a_game_is_not_reported_after_a_loss_within_a_rollout() -> None:

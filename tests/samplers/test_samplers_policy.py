@@ -88,7 +88,7 @@ def test_environments_go_on_where_they_were_when_the_policy_raised(kind, place, 
             ends = np.flatnonzero(rollout.episode_ended[:number, b]).tolist()
             for start, end in zip([0, *(end + 1 for end in ends)], ends, strict=False):
                 expected.append((b, rollout.raw_reward[start : end + 1, b].sum(), end + 1 - start))
-    assert [(e.env_index, e.raw_return, e.length) for e in episodes] == sorted(expected)
+    assert [(e.env_index, e.episode_return, e.episode_length) for e in episodes] == sorted(expected)
 
 
 @KINDS
@@ -107,7 +107,7 @@ def test_environments_that_wait_are_reset_after_an_error_of_the_policy(kind: str
         rollout = sampler.collect(zeros)
         assert rollout.observation[0].tolist() == [[2, 0, 0]] * B
         assert rollout.valid.sum(axis=0).tolist() == [3] * B
-        assert [episode.length for episode in sampler.take_episodes()] == [3] * (2 * B)
+        assert [episode.episode_length for episode in sampler.take_episodes()] == [3] * (2 * B)
 
 
 @KINDS

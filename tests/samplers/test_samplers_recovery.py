@@ -71,7 +71,7 @@ class Play:
 
     def counted(self) -> np.ndarray:
         for episode in self.sampler.take_episodes():
-            assert (episode.length, episode.raw_return) == (3, 300)
+            assert (episode.episode_length, episode.episode_return) == (3, 300)
             self.ended[episode.env_index] += 3
         counted: np.ndarray = self.ended + self.sampler._tracker.sums[2]
         return counted
@@ -298,7 +298,7 @@ def test_groups_are_cut_when_all_have_been_received(tmp_path: Path) -> None:
         assert sampler.generation == 1
         assert rollout.observation[0, :, 2].tolist() == [0] * 6
         assert rollout.observation[T, :, 2].tolist() == [T] * 6
-        lengths = {(e.env_index, e.length, e.is_lost) for e in sampler.take_episodes()}
+        lengths = {(e.env_index, e.episode_length, e.is_lost) for e in sampler.take_episodes()}
     assert lengths == {(b, 2 if b in (2, 3) else 3, True) for b in range(4)} | {
         (b, 2, True) for b in (4, 5)
     }

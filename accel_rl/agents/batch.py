@@ -121,11 +121,11 @@ class RolloutTensors(NamedTuple):
         # A step that is not valid was the reset of an environment, or comes before one.
         ended = self.terminated | self.truncated | ~self.valid
         # Of row 0 the state says it.
-        begins = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))
-        begins, previous = begins[rows], self.previous
+        is_first = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))
+        is_first, previous = is_first[rows], self.previous
         if previous is not None:
-            previous = previous[rows].masked_fill(begins.unsqueeze(2), 0)
-        return Sequences(self.recurrent_state[rows.start], begins, previous)
+            previous = previous[rows].masked_fill(is_first.unsqueeze(2), 0)
+        return Sequences(self.recurrent_state[rows.start], is_first, previous)
 
 
 def _none_of(tensor: Tensor) -> Tensor:

@@ -65,8 +65,8 @@ class PolicyGraph(nn.Module):
             behind = "" if size == first else f"; from {first} on the last action"
             state = f"next_state of the call before, zeros in the first one{behind}"
             self.inputs.append(Port("state", (size,), "float32", state))
-            begins = "whether the observation is the first of its episode"
-            self.inputs.append(Port("begins", (), "bool", begins))
+            is_first = "whether the observation is the first of its episode"
+            self.inputs.append(Port("is_first", (), "bool", is_first))
             if self.model.previous is not None:
                 meaning = "of the step before, as the environment gives it"
                 self.inputs.append(Port("reward", (), "float32", meaning))
@@ -95,10 +95,10 @@ class PolicyGraph(nn.Module):
         if not self.remembers:
             *outputs, action = self._choose(self._output(observation), mask)
             return (*outputs, *self._bounded(action))
-        state, begins = next(given), next(given)
+        state, is_first = next(given), next(given)
         if self.model.previous is not None:
             state = torch.cat((state[:, :-1], next(given).unsqueeze(1)), 1)
-        own, previous = split_state(self.model, state.masked_fill(begins.unsqueeze(1), 0))
+        own, previous = split_state(self.model, state.masked_fill(is_first.unsqueeze(1), 0))
         output, after = self.model(observation, one_step(own, previous))
         *outputs, action = self._choose(output, mask)
         return (*outputs, *self._bounded(action), joined_state(self.model, after, action))

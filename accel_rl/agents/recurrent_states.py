@@ -68,7 +68,7 @@ class RecurrentStates:
         uniform: Tensor,
         t: int,
         columns: slice,
-        begins: Tensor,
+        is_first: Tensor,
         reward: Tensor | None = None,
     ) -> Any:
         """Choose actions at one step.
@@ -78,7 +78,7 @@ class RecurrentStates:
             uniform: ``[n]`` random numbers in [0, 1).
             t: the step.
             columns: the environments, as columns of the rollout.
-            begins: ``[n]``, True where an episode begins. The state is zeros there.
+            is_first: ``[n]``, True where an episode begins. The state is zeros there.
             reward: ``[n]``, rewards of the previous step, if they are needed and `finish` did not
                 get them.
 
@@ -89,7 +89,7 @@ class RecurrentStates:
             self._state[columns, -1] = reward
             if t > 0:
                 self._rows[t, columns, -1] = reward.to(self._rows.dtype)
-        state = self._state[columns].masked_fill(begins.unsqueeze(1), 0)
+        state = self._state[columns].masked_fill(is_first.unsqueeze(1), 0)
         if t == 0:
             self._rows[0, columns] = state
         own, previous = split_state(self._model, state)

@@ -69,7 +69,7 @@ def sequence_outputs(
     parameters and without gradient. ``double``: the online network chooses.
     """
     observation, mask = split_mask(batch.observation)
-    (R, C), (L, N) = batch.begins.shape, batch.action.shape
+    (R, C), (L, N) = batch.is_first.shape, batch.action.shape
 
     def unroll(model: RecurrentModel, columns: slice) -> Tensor:
         """``[(R - burn_in) * n, A, K]``."""
@@ -77,7 +77,7 @@ def sequence_outputs(
         if columns != slice(0, C):
             seen = map_leaves(lambda each: _columns(each, C, columns), observation)
         own = batch.sequences.of(columns)
-        first = burn_in * own.begins.shape[1]
+        first = burn_in * own.is_first.shape[1]
         if burn_in:
             burnt = map_leaves(lambda each: each[:first], seen)
             with torch.no_grad():

@@ -177,14 +177,14 @@ def _beyond(batch: RolloutTensors) -> Sequences | None:
     steps, envs = batch.final_step, batch.final_env
     # If not, its worker was lost, and the final observation is that from which it was to be taken.
     is_taken = batch.valid[steps, envs]
-    begins = sequences.begins[steps, envs] & ~is_taken
-    begins = torch.cat((torch.zeros_like(batch.valid[-1]), begins)).unsqueeze(0)
+    is_first = sequences.is_first[steps, envs] & ~is_taken
+    is_first = torch.cat((torch.zeros_like(batch.valid[-1]), is_first)).unsqueeze(0)
     rows, previous = (steps + is_taken, envs), batch.previous
     state = torch.cat((states[-1], states[rows]))
     if previous is not None:
         previous = torch.cat((previous[-1], previous[rows])).unsqueeze(0)
-        previous = previous.masked_fill(begins.unsqueeze(2), 0)
-    return Sequences(state, begins, previous)
+        previous = previous.masked_fill(is_first.unsqueeze(2), 0)
+    return Sequences(state, is_first, previous)
 
 
 @torch.no_grad()

@@ -314,7 +314,7 @@ class GA3C:
         observation, precision = batch.observation, self.config.precision
         if batch.sequences is None:
             return evaluate(self._agent, observation, precision)
-        num_rows = batch.sequences.begins.numel()
+        num_rows = batch.sequences.is_first.numel()
         rows = observation.new_zeros(num_rows, *observation.shape[1:])
         rows[batch.place] = observation
         output = evaluate(self._agent, rows, precision, batch.sequences)

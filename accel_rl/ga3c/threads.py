@@ -256,5 +256,5 @@ def line_up(segments: list[Segment], model: RecurrentModel) -> tuple[Sequences, 
             reward[1 : len(segment), k] = segment.reward[:-1]
         previous = model.previous(torch.from_numpy(action), torch.from_numpy(reward))
         previous[0] = first
-    begins = torch.zeros(T, K, dtype=torch.bool)
-    return Sequences(state, begins, previous), torch.from_numpy(place)
+    is_first = torch.zeros(T, K, dtype=torch.bool)
+    return Sequences(state, is_first, previous), torch.from_numpy(place)

@@ -32,15 +32,15 @@ class GRU(nn.Module):
             nn.init.orthogonal_(layer.weight)
         nn.init.zeros_(self.input.bias)
 
-    def forward(self, x: Tensor, state: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, state: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs ``[T * B, F]`` for ``x`` ``[T * B, I]``, and the state ``[B, F]`` after them.
 
         As `LSTM.forward`; the state is the last output.
         """
-        pushes = self.input(x).view(*begins.shape, -1)  # of all rows in one product
+        pushes = self.input(x).view(*is_first.shape, -1)  # of all rows in one product
         weight = self.recurrent.weight
         F, dtype = weight.shape[1], weight.dtype
-        keeps = (~begins).unsqueeze(2).to(dtype)
+        keeps = (~is_first).unsqueeze(2).to(dtype)
         is_autocast = pushes.dtype != dtype
         h, outputs = state.to(dtype), []
         with torch.autocast(x.device.type, enabled=False) if is_autocast else nullcontext():

@@ -32,17 +32,17 @@ class LSTM(nn.Module):
             nn.init.orthogonal_(layer.weight)
         nn.init.zeros_(self.input.bias)
 
-    def forward(self, x: Tensor, state: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, state: Tensor, is_first: Tensor) -> tuple[Tensor, Tensor]:
         """Outputs ``[T * B, F]`` for ``x`` ``[T * B, I]``, and the state ``[B, 2 F]`` after them.
 
-        ``state``: before them, outputs and cells side by side. ``begins``: ``[T, B]`` bool, where
+        ``state``: before them, outputs and cells side by side. ``is_first``: ``[T, B]`` bool, where
         it becomes zeros first. Whatever ``x`` is computed in, the recurrence is in the dtype of the
         weights, float32.
         """
-        pushes = self.input(x).view(*begins.shape, -1)  # of all rows in one product
+        pushes = self.input(x).view(*is_first.shape, -1)  # of all rows in one product
         weight = self.recurrent.weight
         F, dtype = weight.shape[1], weight.dtype
-        keeps = (~begins).unsqueeze(2).to(dtype)
+        keeps = (~is_first).unsqueeze(2).to(dtype)
         is_autocast = pushes.dtype != dtype
         output, cell = state.to(dtype).chunk(2, 1)
         outputs = []

@@ -53,10 +53,10 @@ class RecurrentMLP(RecurrentModel):
 
     def forward(self, observation: Tensor, sequences: Sequences) -> tuple[PolicyValue, Tensor]:
         """As `RecurrentModel.forward`; ``observation`` of any real dtype, not scaled."""
-        x, (state, begins, previous) = _flatten(observation), sequences
+        x, (state, is_first, previous) = _flatten(observation), sequences
         of_policy, of_value = state.chunk(2, 1)
-        logits, after_policy = self.policy(x, of_policy, begins, previous)
-        value, after_value = self.value(x, of_value, begins, previous)
+        logits, after_policy = self.policy(x, of_policy, is_first, previous)
+        value, after_value = self.value(x, of_value, is_first, previous)
         return PolicyValue(logits, value.squeeze(1)), torch.cat((after_policy, after_value), 1)
 
 
@@ -72,9 +72,9 @@ class _RecurrentLayers(nn.Module):
         self.output = linear(HIDDEN, num_outputs, gain=output_gain)
 
     def forward(
-        self, x: Tensor, state: Tensor, begins: Tensor, previous: Tensor | None
+        self, x: Tensor, state: Tensor, is_first: Tensor, previous: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        x, after = self.memory(with_previous(self.hidden(x), previous), state, begins)
+        x, after = self.memory(with_previous(self.hidden(x), previous), state, is_first)
         return self.output(x), after
 
 

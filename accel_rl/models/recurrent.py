@@ -23,24 +23,24 @@ from accel_rl.models.policy_value import PolicyValue, SharedNetwork
 class Sequences(NamedTuple):
     """What a network must know of the order of its observations ``[T * B, ...]``, time-major.
 
-    ``state``: ``[B, S]``, the recurrent state before row 0. ``begins``: ``[T, B]`` bool, True
+    ``state``: ``[B, S]``, the recurrent state before row 0. ``is_first``: ``[T, B]`` bool, True
     where an observation is the first of its episode, so that nothing is remembered before it.
     ``previous``: ``[T, B, P]``, the `PreviousInputs` of each, or None where the network has none.
     """
 
     state: Tensor
-    begins: Tensor
+    is_first: Tensor
     previous: Tensor | None = None
 
     def rows(self, rows: slice) -> Sequences:
         """Those of ``rows`` alone, with the same state."""
         previous = None if self.previous is None else self.previous[rows]
-        return Sequences(self.state, self.begins[rows], previous)
+        return Sequences(self.state, self.is_first[rows], previous)
 
     def of(self, columns: Tensor | slice) -> Sequences:
         """Those of ``columns``, ``[n]`` int64, alone."""
         previous = None if self.previous is None else self.previous[:, columns]
-        return Sequences(self.state[columns], self.begins[:, columns], previous)
+        return Sequences(self.state[columns], self.is_first[:, columns], previous)
 
 
 class RecurrentModel(nn.Module):
@@ -89,8 +89,8 @@ def one_step(state: Tensor, previous: Tensor | None) -> Sequences:
         state: ``[N, S]``, before it.
         previous: ``[N, P]``, or None.
     """
-    begins = torch.zeros(1, state.shape[0], dtype=torch.bool, device=state.device)
-    return Sequences(state, begins, None if previous is None else previous.unsqueeze(0))
+    is_first = torch.zeros(1, state.shape[0], dtype=torch.bool, device=state.device)
+    return Sequences(state, is_first, None if previous is None else previous.unsqueeze(0))
 
 
 def joined_state(model: RecurrentModel, after: Tensor, action: Any) -> Tensor:
@@ -127,9 +127,9 @@ class SharedRecurrentModel(RecurrentModel):
 
     def forward(self, observation: Tensor, sequences: Sequences) -> tuple[PolicyValue, Tensor]:
         """As `RecurrentModel.forward`."""
-        state, begins, previous = sequences
+        state, is_first, previous = sequences
         x = with_previous(self.network.features(observation), previous)
-        x, state = self.memory(x, state, begins)
+        x, state = self.memory(x, state, is_first)
         return self.network.heads(x), state
 
 

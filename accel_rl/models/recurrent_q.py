@@ -59,8 +59,8 @@ class RecurrentQNetwork(RecurrentModel):
 
     def forward(self, observation: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:
         """As `RecurrentModel.forward`."""
-        state, begins, previous = sequences
-        x, state = self.memory(with_previous(self.trunk(observation), previous), state, begins)
+        state, is_first, previous = sequences
+        x, state = self.memory(with_previous(self.trunk(observation), previous), state, is_first)
         return through_streams(x, self.advantage, self.value, self._output_shape), state
 
 

@@ -168,7 +168,7 @@ class _Rows(Protocol):
         """
         ...
 
-    def read_begins(self, step: PolicyInput) -> Tensor:
+    def read_is_first(self, step: PolicyInput) -> Tensor:
         """Likewise, ``[n]``: where episodes begin."""
         ...
 
@@ -199,8 +199,8 @@ class _SharedRows:
         observation = tensor_views(self._spec.observation, step.observation)
         return observation, torch.from_numpy(step.uniform)
 
-    def read_begins(self, step: PolicyInput) -> Tensor:
-        return torch.from_numpy(step.begins)
+    def read_is_first(self, step: PolicyInput) -> Tensor:
+        return torch.from_numpy(step.is_first)
 
     def read_reward(self, step: PolicyInput) -> Tensor:
         return torch.from_numpy(step.reward)
@@ -254,7 +254,7 @@ class _DeviceRows:
         if keeps_rollout:
             self._before = torch.empty_like(self._observation)
         self._uniform = torch.empty(num_envs, dtype=torch.float64, pin_memory=True)
-        self._begins = torch.empty(num_envs, dtype=torch.bool, pin_memory=True)
+        self._is_first = torch.empty(num_envs, dtype=torch.bool, pin_memory=True)
         self._reward = torch.empty(num_envs, pin_memory=True)
         row = _raw(rollout.action)[0]
         self._action = torch.empty(row.shape, dtype=row.dtype, pin_memory=True)
@@ -277,7 +277,7 @@ class _DeviceRows:
         else:
             self._follows &= step.t > 0
         self._uniform[columns].numpy()[:] = step.uniform
-        self._begins[columns].numpy()[:] = step.begins
+        self._is_first[columns].numpy()[:] = step.is_first
         self._reward[columns].numpy()[:] = step.reward
         return is_carried
 
@@ -314,8 +314,8 @@ class _DeviceRows:
         num_rollouts = 1 if self._before is self._observation else 2
         return len(self._observation) * self._sampler.config.num_groups * num_rollouts
 
-    def read_begins(self, step: PolicyInput) -> Tensor:
-        return self._begins[step.columns].to(self._device, non_blocking=True)
+    def read_is_first(self, step: PolicyInput) -> Tensor:
+        return self._is_first[step.columns].to(self._device, non_blocking=True)
 
     def read_reward(self, step: PolicyInput) -> Tensor:
         return self._reward[step.columns].to(self._device, non_blocking=True)

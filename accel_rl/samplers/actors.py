@@ -15,7 +15,7 @@ from accel_rl.samplers.base import PolicyInput, PolicyOutput
 class Reader(Protocol):
     """Gives what comes with the observations of a step, on the agent's device."""
 
-    def read_begins(self, step: PolicyInput) -> Tensor:
+    def read_is_first(self, step: PolicyInput) -> Tensor:
         """Return where episodes begin, ``[n]`` bool."""
         ...
 
@@ -85,8 +85,8 @@ class Remembering(Actor):
         """Return actions, and keep the states after them."""
         self._states.choose = self.choose
         reward = reader.read_reward(step) if self._takes_reward else None
-        begins = reader.read_begins(step)
-        given = observation, uniform, step.t, step.columns, begins, reward
+        is_first = reader.read_is_first(step)
+        given = observation, uniform, step.t, step.columns, is_first, reward
         return _output(self._states.act(*given))
 
     def finish(self, reward: Tensor) -> dict[str, Any]:

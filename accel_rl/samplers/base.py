@@ -191,17 +191,17 @@ class PolicyInput(NamedTuple):
             from them returns the same actions for every number of groups and workers.
         t: the step, ``0 .. T - 1``.
         columns: the environments of the group, as columns of the rollout.
-        begins: ``[n]`` bool, True where ``observation`` is the first of an episode, or of a life
+        is_first: ``[n]`` bool, True where ``observation`` is the first of an episode, or of a life
             if lives count as episodes. A policy with a memory resets it there.
         reward: ``[n]`` float32, reward of the previous step as the learner sees it, a view.
-            Undefined where ``begins`` is True.
+            Undefined where ``is_first`` is True.
     """
 
     observation: NDArray[Any]
     uniform: NDArray[np.float64]
     t: int
     columns: slice
-    begins: NDArray[np.bool_]
+    is_first: NDArray[np.bool_]
     reward: NDArray[np.float32]
 
 
@@ -275,7 +275,7 @@ class SamplerState(NamedTuple):
         is_skipped: ``[B]`` bool, True where the running episode is not reported.
         generation: counter that rises with each start from a state and each replaced worker, so
             that restarted environments never repeat random numbers.
-        begins: ``[B]`` bool, True where row 0 of the next rollout is the first of an episode.
+        is_first: ``[B]`` bool, True where row 0 of the next rollout is the first of an episode.
     """
 
     environments: list[bytes | None]
@@ -284,7 +284,7 @@ class SamplerState(NamedTuple):
     episode_sums: NDArray[np.float64]
     is_skipped: NDArray[np.bool_]
     generation: int
-    begins: NDArray[np.bool_] | None = None
+    is_first: NDArray[np.bool_] | None = None
 
 
 class SamplerError(RuntimeError):

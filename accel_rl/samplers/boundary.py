@@ -170,15 +170,15 @@ class Boundary:
         self._noise = np.random.default_rng(sequence)
         # Whether the last row of the rollout is the first of an episode, unless `carry` has a newer
         # observation. Undefined for environments that wait for a reset.
-        self._begins = np.ones(rollout.action.shape[1], np.bool_)
+        self._is_first = np.ones(rollout.action.shape[1], np.bool_)
 
     def draw_noise(self) -> NDArray[np.float64]:
         """Return the action noise of one rollout, ``[T, B]`` uniform numbers in [0, 1)."""
         return self._noise.random(self._rollout.action.shape[:2])
 
-    def begins(self, columns: slice) -> NDArray[np.bool_]:
+    def is_first(self, columns: slice) -> NDArray[np.bool_]:
         """Return where row 0 is the first of an episode, ``[n]``; before `begin_row_zero`."""
-        return self._begins[columns] | self._carry.is_fresh[columns]
+        return self._is_first[columns] | self._carry.is_fresh[columns]
 
     def begin_row_zero(self, columns: slice) -> None:
         """Write row 0: the last row, or the first observation after a wait for a reset.
@@ -186,7 +186,7 @@ class Boundary:
         May be called again as long as no step has been sent, wherever Ctrl-C has come.
         """
         observation, carry = self._rollout.observation, self._carry
-        self._begins[columns] |= carry.is_fresh[columns]
+        self._is_first[columns] |= carry.is_fresh[columns]
         fresh = columns.start + np.flatnonzero(carry.is_fresh[columns])
         if fresh.size:
             observation[-1, fresh] = carry.observation[fresh]
@@ -196,7 +196,7 @@ class Boundary:
     def finish(self, lost: set[Place], is_whole: bool = True) -> None:
         """Take in a rollout. ``lost``: where episodes ended because a worker was lost."""
         if is_whole:
-            self._begins[:] = self.ended(-1, slice(None))
+            self._is_first[:] = self.ended(-1, slice(None))
         self._tracker.update(self._rollout, lost)
         lost.clear()
 
@@ -211,11 +211,11 @@ class Boundary:
         rollout.info[num_rows:, columns] = np.nan
         if num_rows:  # else the last row is what row 0 was or will be made of
             rollout.observation[-1, columns] = rollout.observation[num_rows, columns]
-            self._begins[columns] = self.ended(num_rows - 1, columns)
+            self._is_first[columns] = self.ended(num_rows - 1, columns)
 
     def restart(self, columns: Sequence[int]) -> None:
         """Begin new episodes in ``columns``, whose environments have been replaced."""
-        self._begins[columns] = True
+        self._is_first[columns] = True
         self._tracker.abandon(columns)
 
     def get_state(self, states: EnvStates, generation: int) -> SamplerState:
@@ -234,7 +234,7 @@ class Boundary:
             episode_sums=self._tracker.sums.copy(),
             is_skipped=self._tracker.is_skipped.copy(),
             generation=generation,
-            begins=self.begins(slice(None)),
+            is_first=self.is_first(slice(None)),
         )
 
     def set_state(self, state: SamplerState) -> EnvStates:
@@ -253,8 +253,8 @@ class Boundary:
         row[...] = state.observation
         self._noise.bit_generator.state = state.noise
         goes_on = np.array([each is not None for each in state.environments])
-        begins = ~goes_on if state.begins is None else state.begins | ~goes_on
-        self._begins[:] = begins
+        is_first = ~goes_on if state.is_first is None else state.is_first | ~goes_on
+        self._is_first[:] = is_first
         self._tracker.sums[:, goes_on] = state.episode_sums[:, goes_on]
         self._tracker.is_skipped[goes_on] = state.is_skipped[goes_on]
         return dict(enumerate(state.environments))

@@ -295,13 +295,13 @@ class RolloutSampler(PoolSampler):
                 received = perf_counter()
                 if t == 0:
                     self._note_replaced()
-                    begins = boundary.begins(columns)
+                    is_first = boundary.is_first(columns)
                     boundary.begin_row_zero(columns)
                 else:
-                    begins = boundary.ended(t - 1, columns)
+                    is_first = boundary.ended(t - 1, columns)
                 observation = rollout.observation[t, columns]
                 reward = rollout.reward[t - 1, columns]  # of row 0 the last row, still there
-                step = PolicyInput(observation, uniform[t, columns], t, columns, begins, reward)
+                step = PolicyInput(observation, uniform[t, columns], t, columns, is_first, reward)
                 actions = policy(step)
                 pool.check_open()
                 if isinstance(actions, PolicyOutput):

@@ -128,7 +128,7 @@ def film_game(
     score, num_steps, num_frames, has_ended, is_truncated = 0.0, 0, 0, False, False
     rng = np.random.default_rng(action_seed)
     observation = zeros(spec.observation, 1)
-    begins, reward = np.ones(1, np.bool_), np.zeros(1, np.float32)
+    is_first, reward = np.ones(1, np.bool_), np.zeros(1, np.float32)
     with (
         closing(env),
         sampling_threads(),
@@ -147,9 +147,9 @@ def film_game(
             pictures.clear()
             if has_ended or num_steps == most_steps:
                 break
-            step = PolicyInput(observation, rng.random(1), 0, slice(0, 1), begins, reward)
+            step = PolicyInput(observation, rng.random(1), 0, slice(0, 1), is_first, reward)
             result = env.step(_one_action(spec.action, policy(step)), observation[0, ...])
-            begins[0] = result.terminated or result.truncated
+            is_first[0] = result.terminated or result.truncated
             reward[0] = result.reward
             score += result.raw_reward
             num_steps += 1

@@ -103,7 +103,7 @@ class SavedPolicy:
     def __call__(
         self,
         step: Any,
-        begins: NDArray[np.bool_] | None = None,
+        is_first: NDArray[np.bool_] | None = None,
         reward: NDArray[Any] | None = None,
     ) -> Any:
         """Choose actions.
@@ -112,7 +112,7 @@ class SavedPolicy:
             step: one observation or a batch ``[n, ...]``, as arrays, lists or tensors of any dtype
                 that holds their values, or a `PolicyInput` from a sampler. Observations of a
                 mapping are a mapping of these.
-            begins: ``[n]`` bool, True where an observation is the first of its episode. Only a
+            is_first: ``[n]`` bool, True where an observation is the first of its episode. Only a
                 policy with a memory needs it, and only without a sampler. It keeps a state for each
                 place in the batch.
             reward: ``[n]``, rewards of the previous step, for a policy with
@@ -125,7 +125,7 @@ class SavedPolicy:
 
         Raises:
             ValueError: observations have another shape or dtype than the environment's, or a policy
-                with a memory lacks ``begins`` or ``reward``.
+                with a memory lacks ``is_first`` or ``reward``.
         """
         given = step.observation if isinstance(step, PolicyInput) else step
         observation, is_one = self._checked(given)
@@ -133,10 +133,10 @@ class SavedPolicy:
         if n == 0:  # networks know no shape of nothing
             return views(self.env_spec.action, zeros(self.env_spec.action, 0))
         if isinstance(step, PolicyInput):
-            uniform, columns, is_first = step.uniform, step.columns, step.begins
+            uniform, columns, is_first = step.uniform, step.columns, step.is_first
             reward = step.reward
         else:
-            is_first = self._told(begins, n)
+            is_first = self._told(is_first, n)
             reward = self._told_reward(reward, is_first)
             uniform, columns = self._rng.random(n), slice(0, n)
         tensors = tensor_views(self.env_spec.observation, observation)
@@ -163,40 +163,40 @@ class SavedPolicy:
             return self._states
         return states
 
-    def _told(self, begins: NDArray[np.bool_] | None, n: int) -> NDArray[np.bool_]:
-        """A copy of ``begins``, which say that an episode has begun at each of ``n`` places."""
+    def _told(self, is_first: NDArray[np.bool_] | None, n: int) -> NDArray[np.bool_]:
+        """A copy of ``is_first``, which say that an episode has begun at each of ``n`` places."""
         if not self.agent.remembers:
             return np.zeros(n, np.bool_)
-        if begins is None:
+        if is_first is None:
             raise ValueError(
                 f"the policy of {self.env_spec.name} has a memory and must be told where episodes "
-                f"begin: give begins, [{n}] bool, True where an observation is the first of one"
+                f"begin: give is_first, [{n}] bool, True where an observation is the first of one"
             )
-        given = np.array(begins, ndmin=1)
+        given = np.array(is_first, ndmin=1)
         if given.shape != (n,) or given.dtype != np.bool_:
             raise ValueError(
-                f"got begins of shape {list(given.shape)} and dtype {given.dtype}; with {n} "
+                f"got is_first of shape {list(given.shape)} and dtype {given.dtype}; with {n} "
                 f"observations it must have shape [{n}] and dtype bool"
             )
         new = given[self._num_begun :]
         if not new.all():
             place = self._num_begun + int(new.argmin())
             raise ValueError(
-                f"begins[{place}] is False in the first call with an observation at that place; it "
-                f"must be True with the first observation of each episode, as after a reset"
+                f"is_first[{place}] is False in the first call with an observation at that place; "
+                f"it must be True with the first observation of each episode, as after a reset"
             )
         self._num_begun = max(self._num_begun, n)
         return given
 
     def _told_reward(
-        self, reward: NDArray[Any] | None, begins: NDArray[np.bool_]
+        self, reward: NDArray[Any] | None, is_first: NDArray[np.bool_]
     ) -> NDArray[np.float32]:
         """A copy of ``reward``, ``[n]``; zeros where nothing came before, or nobody asks."""
-        n = len(begins)
+        n = len(is_first)
         agent = self.agent
         if not agent.remembers or agent.model.previous is None:
             return np.zeros(n, np.float32)
-        if reward is None and begins.all():
+        if reward is None and is_first.all():
             return np.zeros(n, np.float32)
         given = np.array(np.nan if reward is None else reward, np.float32, ndmin=1)
         if given.shape != (n,) or not np.isfinite(given).all():

@@ -158,9 +158,9 @@ class PartsOfOne:
         columns = slice(0, sampler.num_envs // sampler.num_groups)
         uniform = self._rng.random(columns.stop)
         observation = self._run.sampler.rollout.observation[0, columns]
-        begins = np.zeros(columns.stop, np.bool_)
+        is_first = np.zeros(columns.stop, np.bool_)
         reward = self._run.sampler.rollout.reward[0, columns]
-        self._run.server(PolicyInput(observation, uniform, 0, columns, begins, reward))
+        self._run.server(PolicyInput(observation, uniform, 0, columns, is_first, reward))
 
     def _update(self) -> None:
         self._steps += self._config.steps_per_iteration

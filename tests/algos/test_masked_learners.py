@@ -156,10 +156,10 @@ def test_recurrent_agent_draws_what_its_masked_softmax_says() -> None:
     (batch,) = batches(1)
     rows: Any = map_leaves(lambda leaf: leaf[0], batch.observation)
     state = torch.randn(B, agent.model.state_size)
-    begins = torch.zeros(1, B, dtype=torch.bool)
-    output = agent.evaluate(rows, Sequences(state, begins))
+    is_first = torch.zeros(1, B, dtype=torch.bool)
+    output = agent.evaluate(rows, Sequences(state, is_first))
     mask = rows["action_mask"] > 0
-    plain, expected_after = agent.model(rows["observation"], Sequences(state, begins))
+    plain, expected_after = agent.model(rows["observation"], Sequences(state, is_first))
     torch.testing.assert_close(output.value, plain.value)
     weight = plain.logits.double().exp() * mask
     probability = weight / weight.sum(1, keepdim=True)

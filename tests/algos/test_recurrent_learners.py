@@ -29,7 +29,7 @@ class SlowAgent(PolicyAgent):
 
     def evaluate(self, observation: Tensor, sequences: Sequences | None = None) -> PolicyValue:
         assert sequences is not None
-        num_rows, num_envs = sequences.begins.shape
+        num_rows, num_envs = sequences.is_first.shape
         rows = observation.view(num_rows, num_envs, *observation.shape[1:])
         alone = [self.unroll(rows[:, b], sequences.of(slice(b, b + 1))) for b in range(num_envs)]
         logits, value = (torch.stack(each, 1).flatten(0, 1) for each in zip(*alone, strict=True))
@@ -37,17 +37,17 @@ class SlowAgent(PolicyAgent):
 
     def unroll(self, rows: Tensor, sequences: Sequences) -> PolicyValue:
         model: Any = self.model
-        state, begins, previous = sequences
+        state, is_first, previous = sequences
 
         def told(x: Tensor) -> Tensor:
             return x if previous is None else torch.cat((x, previous[:, 0]), 1)
 
         if isinstance(model, SharedRecurrentModel):
-            x = plain_steps(model.memory, told(model.network.features(rows)), state, begins)
+            x = plain_steps(model.memory, told(model.network.features(rows)), state, is_first)
             return PolicyValue(model.network.policy(x), model.network.value(x).squeeze(1))
         outputs = []
         for layers, own in zip((model.policy, model.value), state.chunk(2, 1), strict=True):
-            x = plain_steps(layers.memory, told(layers.hidden(rows.float())), own, begins)
+            x = plain_steps(layers.memory, told(layers.hidden(rows.float())), own, is_first)
             outputs.append(layers.output(x))
         return PolicyValue(outputs[0], outputs[1].squeeze(1))
 
@@ -172,7 +172,7 @@ def test_minibatches_are_whole_columns_each_once_an_epoch() -> None:
                 same = [b for b in range(B) if torch.equal(batch.observation[:T, b], rows[:, i])]
                 (b,) = same
                 assert torch.equal(sequences.state[i], batch.recurrent_state[0, b])
-                assert torch.equal(sequences.begins[:, i], whole.begins[:, b])
+                assert torch.equal(sequences.is_first[:, i], whole.is_first[:, b])
                 order.append(b)
         orders.append(order)
     assert all(sorted(order) == list(range(B)) for order in orders)

@@ -31,11 +31,11 @@ class SlowModel(RecurrentModel):
         self.inner, self.state_size = inner, inner.state_size
 
     def forward(self, observation: Tensor, sequences: Sequences) -> tuple[Tensor, Tensor]:
-        state, begins, _ = sequences
-        rows = observation.view(*begins.shape, *observation.shape[1:])
+        state, is_first, _ = sequences
+        rows = observation.view(*is_first.shape, *observation.shape[1:])
         model, outputs = self.inner, []
-        for b in range(begins.shape[1]):
-            own = state[b : b + 1], begins[:, b : b + 1]
+        for b in range(is_first.shape[1]):
+            own = state[b : b + 1], is_first[:, b : b + 1]
             x = plain_steps(model.memory, model.trunk(rows[:, b]), *own)
             outputs.append(model.advantage(x))
         return torch.stack(outputs, 1).flatten(0, 1).unsqueeze(2), state
@@ -102,13 +102,13 @@ def test_targets_are_of_what_was_remembered_at_each_step(reset_policy: str) -> N
         states = batch.recurrent_state
         assert states is not None
         ended = batch.terminated | batch.truncated | ~batch.valid
-        begins = torch.cat((torch.zeros_like(ended[:1]), ended))
+        is_first = torch.cat((torch.zeros_like(ended[:1]), ended))
         with torch.no_grad():
             slow = SlowModel(agent.model)
-            output, _ = slow(batch.observation.flatten(0, 1), Sequences(states[0], begins))
+            output, _ = slow(batch.observation.flatten(0, 1), Sequences(states[0], is_first))
             forgetful, _ = slow(
                 batch.observation.flatten(0, 1),
-                Sequences(states[0], torch.ones_like(begins)),
+                Sequences(states[0], torch.ones_like(is_first)),
             )
             final = torch.zeros(T, B)
             for k, (t, b) in enumerate(zip(batch.final_step, batch.final_env, strict=True)):

@@ -58,7 +58,7 @@ class Play:
         self.states = RecurrentStates(agent, T, B, CPU)
         self.is_masked = is_masked
         self.g = torch.Generator().manual_seed(seed)
-        self.last, self.begins = self.observe(B), torch.ones(B, dtype=torch.bool)
+        self.last, self.is_first = self.observe(B), torch.ones(B, dtype=torch.bool)
         self.rows: list[dict[str, Any]] = []  # of all B environments, step by step
         self.finals: dict[tuple[int, int], Any] = {}  # (step, environment)
 
@@ -80,18 +80,18 @@ class Play:
         for t in range(T):
             uniform = torch.rand(B, dtype=torch.float64, generator=self.g)
             reward = self.rows[-1]["reward"] if self.rows else None
-            told = uniform, t, slice(0, B), self.begins, reward
+            told = uniform, t, slice(0, B), self.is_first, reward
             action = self.states.act(self.last, *told)
             kind = torch.rand(B, generator=self.g)
             row = {
                 "observation": self.last,
-                "begins": self.begins,
+                "is_first": self.is_first,
                 "action": action,
                 "reward": torch.randn(B, generator=self.g) * 3,
                 "terminated": kind < 0.1,
                 "truncated": kind > 0.88,
             }
-            self.begins = row["terminated"] | row["truncated"]
+            self.is_first = row["terminated"] | row["truncated"]
             for b in row["truncated"].nonzero().flatten().tolist():
                 final = self.observe(1)
                 self.finals[len(self.rows), b] = final
@@ -185,7 +185,7 @@ class SlowNetwork:
         outputs, finals = [], {}
         for r, s in enumerate(range(start, start + num)):
             told = tell(play.rows[s - 1], b)
-            if play.rows[s]["begins"][b]:
+            if play.rows[s]["is_first"][b]:
                 state, told = torch.zeros_like(state), torch.zeros_like(told)
             output, state = self(of(play.rows[s]["observation"], b)[0], state, told)
             outputs.append(output)
@@ -297,7 +297,7 @@ def test_loss_and_gradient_are_those_of_a_loop_over_each_sequence(
     weight = torch.rand(9, generator=g)
     batch = learner.replay.gather(number, env_of)
     assert isinstance(batch, SequenceBatch)
-    assert batch.begins.shape[1] > 9 and batch.begins[1:].any()  # columns of final observations
+    assert batch.is_first.shape[1] > 9 and batch.is_first[1:].any()  # columns of final observations
     expected, priorities = slow_loss(learner, play, number, env_of, weight)
     loss, priority, metrics = learner._compute_losses(batch, weight)
     assert loss.shape == (LENGTH, 9)
@@ -345,12 +345,12 @@ def test_stored_states_are_those_computed_again_while_the_network_is_the_same(
     for m in range(replay.low, replay.high - 1):
         batch = replay.gather(torch.full((B,), m), torch.arange(B))
         following = replay.gather(torch.full((B,), m + 1), torch.arange(B))
-        rows = batch.begins.shape[0]
+        rows = batch.is_first.shape[0]
         seen = batch.observation.view(rows, -1, 3)[: LENGTH // 2, :B].flatten(0, 1)
         with torch.no_grad():
             sequences = batch.sequences.of(slice(0, B)).rows(slice(0, LENGTH // 2))
             _, after = agent.model(seen, sequences)
-        goes_on = ~batch.begins[LENGTH // 2, :B]
+        goes_on = ~batch.is_first[LENGTH // 2, :B]
         torch.testing.assert_close(after[goes_on], following.state[:B][goes_on])
         assert not following.state[:B][~goes_on].any()
         num += int(goes_on.sum())
@@ -383,7 +383,7 @@ def test_burn_in_renews_the_state_with_the_present_parameters_and_without_gradie
     seen = batch.observation.clone().requires_grad_()
     loss, _, _ = learner._compute_losses(batch._replace(observation=seen), None)
     loss.sum().backward()  # type: ignore[no-untyped-call]
-    rows, columns = batch.begins.shape
+    rows, columns = batch.is_first.shape
     touched = seen.grad.view(rows, columns, 3).abs().sum((1, 2)) > 0  # type: ignore[union-attr]
     assert touched.tolist() == [False] * BURN_IN + [True] * LENGTH + [False]
 

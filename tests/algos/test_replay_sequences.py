@@ -33,7 +33,7 @@ def make(
     return SequenceReplay(spec, CPU)
 
 
-def begins(world: World, b: int, s: int) -> bool:
+def is_first(world: World, b: int, s: int) -> bool:
     """Whether the policy had forgotten everything before step ``s``."""
     before = world.steps[b][s - 1] if s else None
     return before is None or before["ended"] or before["terminated"] or not before["valid"]
@@ -56,7 +56,7 @@ def with_states(world: World, batch: RolloutTensors) -> RolloutTensors:
 
 def counted(world: World, b: int, s: int) -> int:
     count = 0
-    while not begins(world, b, s - count):
+    while not is_first(world, b, s - count):
         count += 1
     return count
 
@@ -91,7 +91,7 @@ def test_every_sequence_at_every_cursor_equals_what_was_seen(
         number = torch.arange(replay.low, replay.high).repeat_interleave(B)
         env = torch.arange(B).repeat(replay.high - replay.low)
         batch = replay.gather(number, env)
-        N, C = len(number), batch.begins.shape[1]
+        N, C = len(number), batch.is_first.shape[1]
         rows: Any = batch.observation.view(R, C, -1)
         flat = batch.observation.view(R * C, -1)
         assert torch.equal(replay.are_valid(number, env), batch.valid.any(0))
@@ -105,8 +105,8 @@ def test_every_sequence_at_every_cursor_equals_what_was_seen(
                 s = first + r
                 if steps[s]["valid"] and s >= stack - 1:
                     assert rows[r, j].tolist() == np.ravel(steps[s]["observation"]).tolist()
-                assert bool(batch.begins[r, j]) == (r > 0 and begins(world, b, s))
-                num_begun += bool(batch.begins[r, j])
+                assert bool(batch.is_first[r, j]) == (r > 0 and is_first(world, b, s))
+                num_begun += bool(batch.is_first[r, j])
             for k in range(length):
                 s = first + burn_in + k
                 is_valid = steps[s]["valid"] and s >= stack - 1
@@ -131,8 +131,8 @@ def test_every_sequence_at_every_cursor_equals_what_was_seen(
                 num_finals += 1
                 assert column >= N and r == burn_in + k + cuts[0] + 1
                 assert torch.equal(rows[:r, column], rows[:r, j])
-                assert torch.equal(batch.begins[:r, column], batch.begins[:r, j])
-                assert not batch.begins[r, column]
+                assert torch.equal(batch.is_first[:r, column], batch.is_first[:r, j])
+                assert not batch.is_first[r, column]
                 assert torch.equal(batch.state[column], batch.state[j])
     assert num_valid > 300 and num_finals > 20 and num_begun > 100
 

@@ -189,8 +189,8 @@ def test_run_with_a_memory_is_evaluated_goes_on_and_is_loaded(tmp_path: Path) ->
     assert rows[-1]["steps"] >= total and rows[-1]["updates"] > rows[0]["updates"] > 0
     assert len(numbers_of(run_dir / "evaluation.csv")) >= 2
     agent_policy = load_policy(run_dir, greedy=True)
-    seen, begins = np.zeros((2, 3), np.float32), np.ones(2, np.bool_)
-    assert agent_policy(seen, begins=begins).shape == (2,)
+    seen, is_first = np.zeros((2, 3), np.float32), np.ones(2, np.bool_)
+    assert agent_policy(seen, is_first=is_first).shape == (2,)
 
 
 @pytest.mark.nightly

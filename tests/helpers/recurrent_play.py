@@ -66,11 +66,11 @@ def collect(
     return batches
 
 
-def plain_steps(lstm: LSTM, x: Tensor, state: Tensor, begins: Tensor) -> Tensor:
+def plain_steps(lstm: LSTM, x: Tensor, state: Tensor, is_first: Tensor) -> Tensor:
     """Outputs by operations that autograd knows."""
     output, cell = state.chunk(2, 1)
     outputs = []
-    for row, begin in zip(x.view(*begins.shape, -1), begins, strict=True):
+    for row, begin in zip(x.view(*is_first.shape, -1), is_first, strict=True):
         keep = (~begin).unsqueeze(1)
         gates = lstm.input(row) + lstm.recurrent(output * keep)
         i, f, o, g = gates.chunk(4, 1)

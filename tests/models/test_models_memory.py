@@ -27,14 +27,14 @@ def make_case(width: int = F) -> tuple[GRU, Tensor, Tensor, Tensor]:
     for parameter in gru.parameters():
         torch.nn.init.normal_(parameter, std=0.7)
     x, state = torch.randn(T * B, 4), torch.randn(B, width)
-    begins = torch.zeros(T, B, dtype=torch.bool)
-    begins[0, 0] = begins[3, 1] = begins[4, 1] = begins[T - 1, 2] = True
-    return gru, x, state, begins
+    is_first = torch.zeros(T, B, dtype=torch.bool)
+    is_first[0, 0] = is_first[3, 1] = is_first[4, 1] = is_first[T - 1, 2] = True
+    return gru, x, state, is_first
 
 
 def test_gru_is_that_of_the_formulas_with_zeros_where_episodes_begin() -> None:
-    gru, x, state, begins = make_case()
-    outputs, after = gru(x, state, begins)
+    gru, x, state, is_first = make_case()
+    outputs, after = gru(x, state, is_first)
 
     def sigmoid(z: float) -> float:
         return 1 / (1 + np.exp(-z))
@@ -44,7 +44,7 @@ def test_gru_is_that_of_the_formulas_with_zeros_where_episodes_begin() -> None:
     for b in range(B):
         h = state[b].numpy().astype(float)
         for t in range(T):
-            if begins[t, b]:
+            if is_first[t, b]:
                 h = np.zeros(F)
             push, pull = w @ inputs[t, b] + bias, u @ h
             following = np.zeros(F)
@@ -61,8 +61,8 @@ def test_gru_is_that_of_the_formulas_with_zeros_where_episodes_begin() -> None:
 
 @pytest.mark.slow
 def test_gru_and_its_gradient_are_those_of_torch() -> None:
-    gru, x, state, begins = make_case()
-    begins.zero_()
+    gru, x, state, is_first = make_case()
+    is_first.zero_()
     other = torch.nn.GRU(4, F)
     pairs = [
         (gru.input.weight, other.weight_ih_l0),
@@ -73,7 +73,7 @@ def test_gru_and_its_gradient_are_those_of_torch() -> None:
         other.bias_hh_l0.zero_()
         for own, its in pairs:
             its.copy_(own)
-    outputs, _ = gru(x, state, begins)
+    outputs, _ = gru(x, state, is_first)
     expected, _ = other(x.view(T, B, 4), state.unsqueeze(0))
     torch.testing.assert_close(outputs.view(T, B, F), expected)
     outputs.square().sum().backward()
@@ -83,14 +83,14 @@ def test_gru_and_its_gradient_are_those_of_torch() -> None:
 
 
 def test_gru_of_parts_goes_on_from_the_state_of_the_one_before() -> None:
-    gru, x, state, begins = make_case()
-    whole, after = gru(x, state, begins)
+    gru, x, state, is_first = make_case()
+    whole, after = gru(x, state, is_first)
     for t in range(T):
-        part, state = gru(x[t * B : (t + 1) * B], state, begins[t : t + 1])
+        part, state = gru(x[t * B : (t + 1) * B], state, is_first[t : t + 1])
         torch.testing.assert_close(part, whole[t * B : (t + 1) * B])
     torch.testing.assert_close(state, after)
     with torch.autocast("cpu", torch.bfloat16):  # the recurrence is in float32
-        short, _ = gru(x, make_case()[2], begins)
+        short, _ = gru(x, make_case()[2], is_first)
     assert short.dtype == torch.float32
     assert 0 < float((short - whole).detach().abs().max()) < 0.1
 
@@ -111,8 +111,8 @@ def test_networks_have_the_memory_that_is_asked_for(kind: Any, previous: bool) -
         gates = 4 if kind == "lstm" else 3
         assert [p.shape for p in weights] == [(gates * 64, 64 + size)] * memories
         told = torch.zeros(T, B, size) if previous else None
-        begins = torch.zeros(T, B, dtype=torch.bool)
-        sequences = Sequences(torch.zeros(B, model.state_size), begins, told)
+        is_first = torch.zeros(T, B, dtype=torch.bool)
+        sequences = Sequences(torch.zeros(B, model.state_size), is_first, told)
         _, state = model(torch.randn(T * B, 6), sequences)
         assert state.shape == (B, model.state_size)
 

@@ -31,12 +31,12 @@ def make_case() -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(T * B, F, generator=generator)
     state = torch.randn(B, 2 * F, generator=generator)
-    begins = torch.zeros(T, B, dtype=torch.bool)
-    begins[0, 0] = begins[3, 1] = begins[4, 1] = begins[T - 1, 2] = True
-    return x, state, begins
+    is_first = torch.zeros(T, B, dtype=torch.bool)
+    is_first[0, 0] = is_first[3, 1] = is_first[4, 1] = is_first[T - 1, 2] = True
+    return x, state, is_first
 
 
-def slow_lstm(lstm: LSTM, x: Tensor, state: Tensor, begins: Tensor) -> NDArray[np.float64]:
+def slow_lstm(lstm: LSTM, x: Tensor, state: Tensor, is_first: Tensor) -> NDArray[np.float64]:
     """Gers et al. 2000, one environment and one unit after another."""
 
     def sigmoid(z: float) -> float:
@@ -49,7 +49,7 @@ def slow_lstm(lstm: LSTM, x: Tensor, state: Tensor, begins: Tensor) -> NDArray[n
     for b in range(B):
         h, c = np.split(state[b].numpy().astype(float), 2)
         for t in range(T):
-            if begins[t, b]:
+            if is_first[t, b]:
                 h, c = np.zeros(F), np.zeros(F)
             z = [w[k] @ inputs[t, b] + u[k] @ h + bias[k] for k in range(4 * F)]
             c = np.array(
@@ -61,26 +61,26 @@ def slow_lstm(lstm: LSTM, x: Tensor, state: Tensor, begins: Tensor) -> NDArray[n
 
 
 def test_lstm_is_that_of_the_formulas_with_zeros_where_episodes_begin() -> None:
-    lstm, (x, state, begins) = make_lstm(), make_case()
-    outputs, after = lstm(x, state, begins)
-    expected = slow_lstm(lstm, x, state, begins)
+    lstm, (x, state, is_first) = make_lstm(), make_case()
+    outputs, after = lstm(x, state, is_first)
+    expected = slow_lstm(lstm, x, state, is_first)
     np.testing.assert_allclose(outputs.view(T, B, F).detach(), expected, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(after[:, :F], outputs.view(T, B, F)[-1])
 
 
 def test_lstm_of_parts_goes_on_from_the_state_of_the_one_before() -> None:
-    lstm, (x, state, begins) = make_lstm(), make_case()
-    whole, after = lstm(x, state, begins)
+    lstm, (x, state, is_first) = make_lstm(), make_case()
+    whole, after = lstm(x, state, is_first)
     for t in range(T):
-        part, state = lstm(x[t * B : (t + 1) * B], state, begins[t : t + 1])
+        part, state = lstm(x[t * B : (t + 1) * B], state, is_first[t : t + 1])
         torch.testing.assert_close(part, whole[t * B : (t + 1) * B])
     torch.testing.assert_close(state, after)
 
 
 def test_nothing_before_an_episode_has_a_gradient_from_it() -> None:
-    lstm, (x, state, begins) = make_lstm(), make_case()
+    lstm, (x, state, is_first) = make_lstm(), make_case()
     x.requires_grad_()
-    outputs, _ = lstm(x, state, begins)
+    outputs, _ = lstm(x, state, is_first)
     outputs.view(T, B, F)[4:, 1].sum().backward()
     assert x.grad is not None
     touched = x.grad.view(T, B, F).abs().sum(2) > 0
@@ -101,8 +101,8 @@ def test_recurrent_model_has_the_layers_of_the_other_and_lstms_as_wide(
     observation = torch.from_numpy(RNG.integers(256, size=(T * B, *shapes[0].shape))).to(
         torch.uint8 if name != "mlp" else torch.float32
     )
-    begins = torch.zeros(T, B, dtype=torch.bool)
-    output, state = model(observation, Sequences(torch.zeros(B, model.state_size), begins))
+    is_first = torch.zeros(T, B, dtype=torch.bool)
+    output, state = model(observation, Sequences(torch.zeros(B, model.state_size), is_first))
     assert output.logits.shape == (T * B, 4)
     assert output.value.shape == (T * B,)
     assert state.shape == (B, state_size)
@@ -114,8 +114,8 @@ def test_recurrent_model_has_the_layers_of_the_other_and_lstms_as_wide(
 
 def test_value_of_an_mlp_leaves_its_policy_alone() -> None:
     model = make_model("mlp", *SHAPES, MemorySpec())
-    observation, begins = torch.randn(T * B, 6), torch.zeros(T, B, dtype=torch.bool)
-    output, _ = model(observation, Sequences(torch.zeros(B, model.state_size), begins))
+    observation, is_first = torch.randn(T * B, 6), torch.zeros(T, B, dtype=torch.bool)
+    output, _ = model(observation, Sequences(torch.zeros(B, model.state_size), is_first))
     output.value.sum().backward()
     moved = {name for name, each in model.named_parameters() if each.grad is not None}
     assert moved
@@ -123,9 +123,9 @@ def test_value_of_an_mlp_leaves_its_policy_alone() -> None:
 
 
 def test_recurrence_is_in_float32_under_autocast() -> None:
-    lstm, (x, state, begins) = make_lstm(), make_case()
-    exact, _ = lstm(x, state, begins)
+    lstm, (x, state, is_first) = make_lstm(), make_case()
+    exact, _ = lstm(x, state, is_first)
     with torch.autocast("cpu", torch.bfloat16):
-        outputs, after = lstm(x, state, begins)
+        outputs, after = lstm(x, state, is_first)
     assert outputs.dtype == after.dtype == torch.float32
     assert 0 < float((outputs - exact).detach().abs().max()) < 0.1

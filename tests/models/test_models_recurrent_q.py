@@ -32,7 +32,7 @@ def make_model(name: str = "mlp", num_atoms: int = 1, *, is_dueling: bool = Fals
     return model
 
 
-def slow_values(model: Any, name: str, rows: Tensor, state: Tensor, begins: Tensor) -> Tensor:
+def slow_values(model: Any, name: str, rows: Tensor, state: Tensor, is_first: Tensor) -> Tensor:
     """``[n, A, K]`` of one environment: layer after layer, the streams by their definition."""
     if name == "mlp":
         x = rows.float()
@@ -44,7 +44,7 @@ def slow_values(model: Any, name: str, rows: Tensor, state: Tensor, begins: Tens
             x = torch.nn.functional.conv2d(x, conv.weight, conv.bias, conv.stride, conv.padding)
             x = x.relu()
         x = x.permute(0, 2, 3, 1).reshape(len(rows), -1)
-    x = plain_steps(model.memory, x, state, begins)
+    x = plain_steps(model.memory, x, state, is_first)
 
     def through(stream: Any) -> Tensor:
         if name == "mlp":
@@ -76,12 +76,12 @@ def test_values_are_those_of_each_environment_unrolled_alone(
     if name == "mlp":
         observation %= 3
     state = torch.randn(B, model.state_size, generator=g)
-    begins = torch.rand(T, B, generator=g) < 0.2
-    found, after = model(observation.flatten(0, 1), Sequences(state, begins))
+    is_first = torch.rand(T, B, generator=g) < 0.2
+    found, after = model(observation.flatten(0, 1), Sequences(state, is_first))
     assert found.shape == (T * B, 4, num_atoms) and after.shape == state.shape
     for b in range(B):
         own = slice(b, b + 1)
-        expected = slow_values(model, name, observation[:, b], state[own], begins[:, own])
+        expected = slow_values(model, name, observation[:, b], state[own], is_first[:, own])
         torch.testing.assert_close(
             found.view(T, B, 4, num_atoms)[:, b], expected, rtol=1e-4, atol=1e-5
         )

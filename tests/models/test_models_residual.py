@@ -135,8 +135,8 @@ def test_initial_weights_are_sonnet_s() -> None:
 def test_it_has_an_lstm_and_learns_values_of_actions() -> None:
     shape, image = (4, 24, 20), images((4, 24, 20))
     recurrent = make_model("impala", Leaf(shape, UINT8), 3, MemorySpec())
-    state, begins = torch.zeros(2, recurrent.state_size), torch.zeros(1, 2, dtype=torch.bool)
-    output, after = recurrent(image, Sequences(state, begins))
+    state, is_first = torch.zeros(2, recurrent.state_size), torch.zeros(1, 2, dtype=torch.bool)
+    output, after = recurrent(image, Sequences(state, is_first))
     assert (output.logits.shape, output.value.shape) == ((2, 3), (2,))
     assert after.shape == (2, 2 * 256)
     for num_atoms, is_dueling in ((1, False), (5, True)):
@@ -145,7 +145,7 @@ def test_it_has_an_lstm_and_learns_values_of_actions() -> None:
             "impala", Leaf(shape, UINT8), QHead(3, num_atoms, is_dueling), MemorySpec()
         )
         state = torch.zeros(2, remembering.state_size)
-        q_values = q_model(image), remembering(image, Sequences(state, begins))[0]
+        q_values = q_model(image), remembering(image, Sequences(state, is_first))[0]
         for network, q_value in zip((q_model, remembering), q_values, strict=True):
             assert q_value.shape == (2, 3, num_atoms)
             q_value.square().sum().backward()

@@ -159,7 +159,7 @@ def test_episodes_begin_behind_ends_and_behind_rows_without_a_step() -> None:
     batch = batch._replace(terminated=terminated, truncated=truncated, valid=~waits)
     sequences = batch.sequences(slice(0, T))
     assert sequences is not None
-    assert sequences.begins.nonzero().tolist() == [[1, 0], [2, 1], [3, 2]]
+    assert sequences.is_first.nonzero().tolist() == [[1, 0], [2, 1], [3, 2]]
 
 
 def test_feed_forward_agent_has_no_state() -> None:
@@ -191,6 +191,6 @@ def test_policy_of_a_run_with_vtrace_and_a_memory_gives_actions_alone() -> None:
         agent = make_agent()
         agent.tells_log_prob = tells_log_prob
         policy = SavedPolicy(agent, ToyEnv.spec, CPU, np.random.default_rng(1))
-        begins = (np.ones(5, np.bool_), np.zeros(5, np.bool_))
-        actions.append([policy(observation, begun).tolist() for begun in begins])
+        is_first = (np.ones(5, np.bool_), np.zeros(5, np.bool_))
+        actions.append([policy(observation, begun).tolist() for begun in is_first])
     assert actions[0] == actions[1]

@@ -85,10 +85,10 @@ def test_rollouts_of_a_batch_equal_those_of_a_loop(kind, single, batch, options)
 def test_batch_that_resets_in_the_next_step_leaves_that_step_out(kind):
     games = (".l.t", ".c", "b", ".....c", "...t")
     options = SamplerConfig(num_envs=3, horizon=9, num_groups=1, num_workers=1)
-    begins = []
+    is_first = []
 
     def noting(step: PolicyInput) -> Any:
-        begins.append(step.begins.copy())
+        is_first.append(step.is_first.copy())
         return policy(step)
 
     with kind(batch_of(partial(ScriptedEnv, *games), "next_step"), config=options) as sampler:
@@ -107,13 +107,13 @@ def test_batch_that_resets_in_the_next_step_leaves_that_step_out(kind):
             if t and ended[t - 1, b]:  # this step resets; its observation is the final one
                 assert not valid[t, b] and not reward[t, b]
                 assert not (ended[t, b] or terminated[t, b] or truncated[t, b])
-                assert begins[t][b]
+                assert is_first[t][b]
                 assert tuple(observation[t, b]) == (game + 1, *last)
                 game, starts_game = game + 1, True
                 continue
             assert valid[t, b]
             if starts_game:
-                assert tuple(observation[t, b]) == (game + 1, 0, 0) and begins[t][b]
+                assert tuple(observation[t, b]) == (game + 1, 0, 0) and is_first[t][b]
                 starts_game, t_of_game, life = False, 0, 0
             letter = letters[place]
             place, t_of_game = place + 1, t_of_game + 1

@@ -27,16 +27,16 @@ def collect(sampler: RolloutSampler, number: int, check: Callable[[PolicyInput],
     told: Told = {}
     T = sampler.config.horizon
     for i in range(number):
-        begins = np.zeros((T, sampler.config.num_envs), np.bool_)
+        is_first = np.zeros((T, sampler.config.num_envs), np.bool_)
 
-        def policy(step: PolicyInput, begins: Any = begins) -> Any:
-            begins[step.t, step.columns] = step.begins
+        def policy(step: PolicyInput, is_first: Any = is_first) -> Any:
+            is_first[step.t, step.columns] = step.is_first
             check(step)
             return np.zeros(len(step.uniform), np.int64)
 
         rollout = sampler.collect(policy)
         told |= {
-            (i * T + int(t), int(b)): bool(begins[t, b])
+            (i * T + int(t), int(b)): bool(is_first[t, b])
             for t, b in zip(*np.nonzero(rollout.valid), strict=True)
         }
     return told
@@ -62,10 +62,10 @@ def test_episodes_begin_after_resets_and_lost_lives(kind: str, reset_policy: str
         episodes: dict[int, int] = {}
 
         def check(step: PolicyInput) -> None:
-            for b, (_, episode, t), begins in zip(
+            for b, (_, episode, t), is_first in zip(
                 range(step.columns.start, step.columns.stop),
                 step.observation,
-                step.begins,
+                step.is_first,
                 strict=True,
             ):
                 if episode == 0:  # it waits
@@ -73,8 +73,8 @@ def test_episodes_begin_after_resets_and_lost_lives(kind: str, reset_policy: str
                 is_new = episodes.get(b) != episode
                 assert is_new == (t == 0) or b not in episodes  # random steps come first
                 episodes[b] = int(episode)
-                assert begins == (is_new or t % 3 == 0)
-                seen["first" if is_new else "life" if begins else "other"] += 1
+                assert is_first == (is_new or t % 3 == 0)
+                seen["first" if is_new else "life" if is_first else "other"] += 1
 
         collect(sampler, 12, check)
     assert min(seen.values()) > 10
@@ -109,7 +109,7 @@ def test_environments_begin_anew_with_a_state_of_before_there_was_such_a_thing()
         collect(sampler, 1, nothing)
         state = sampler.get_state()
     other = make(factory, "serial")
-    other.start(state._replace(begins=None, environments=[*state.environments[:3], None]))
+    other.start(state._replace(is_first=None, environments=[*state.environments[:3], None]))
     told = collect(other, 1, nothing)
     other.close()
     assert [told[0, b] for b in range(4)] == [False, False, False, True]
@@ -117,14 +117,14 @@ def test_environments_begin_anew_with_a_state_of_before_there_was_such_a_thing()
 
 def told_by_row(sampler: RolloutSampler, policy: Any = zeros) -> np.ndarray:
     """What the policy is told in one rollout, ``[T, B]``."""
-    begins = np.zeros((ROWS, sampler.config.num_envs), np.bool_)
+    is_first = np.zeros((ROWS, sampler.config.num_envs), np.bool_)
 
     def telling(step: PolicyInput) -> Any:
-        begins[step.t, step.columns] = step.begins
+        is_first[step.t, step.columns] = step.is_first
         return policy(step)
 
     sampler.collect(telling)
-    return begins
+    return is_first
 
 
 @PROCESSES
@@ -173,10 +173,10 @@ def test_environments_of_a_worker_lost_within_a_rollout_begin_anew_in_the_next_r
 
     with make_sampler() as sampler:
         told_by_row(sampler)
-        begins = told_by_row(sampler, losing)
-        assert np.array_equal(begins, sampler.rollout.observation[:ROWS, :, 2] == 0)
-        assert begins[3:].any(axis=0).all()  # of all environments there is another one
-        assert not begins[4].all()
+        is_first = told_by_row(sampler, losing)
+        assert np.array_equal(is_first, sampler.rollout.observation[:ROWS, :, 2] == 0)
+        assert is_first[3:].any(axis=0).all()  # of all environments there is another one
+        assert not is_first[4].all()
 
 
 class Saved(ScriptedEnv):

@@ -61,9 +61,9 @@ def test_environments_go_on_where_they_were_when_the_policy_raised(kind, place, 
         columns = range(step.columns.start, step.columns.stop)
         if place == (step.t, place[1]) and place[1] in columns and errors:
             raise errors.pop()
-        for b, observation, begins in zip(columns, step.observation, step.begins, strict=True):
+        for b, observation, is_first in zip(columns, step.observation, step.is_first, strict=True):
             seen[b].append(observation.tolist())
-            is_new[b].append(bool(begins))
+            is_new[b].append(bool(is_first))
         return zeros(step)
 
     with make(kind) as sampler:

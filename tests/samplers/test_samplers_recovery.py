@@ -80,7 +80,7 @@ class Play:
         """Collect a rollout, which goes on where the steps that were counted end."""
 
         def policy(step: PolicyInput) -> np.ndarray:
-            assert step.t or step.begins.tolist() == (step.observation[:, 2] == 0).tolist()
+            assert step.t or step.is_first.tolist() == (step.observation[:, 2] == 0).tolist()
             return zeros(step)
 
         before = self.counted()
@@ -201,7 +201,7 @@ def test_row_zero_is_the_same_when_it_is_begun_again() -> None:
         rollout = sampler.rollout
         carry = Carry(np.full_like(rollout.observation[0], 7), np.zeros(B, np.bool_))
         boundary = Boundary(rollout, carry, EpisodeTracker(B, False), seed=0)
-        boundary._begins[:] = False
+        boundary._is_first[:] = False
         for moment in range(8):
             rollout.observation[:] = 0
             carry.is_fresh[1] = True
@@ -211,7 +211,7 @@ def test_row_zero_is_the_same_when_it_is_begun_again() -> None:
             except KeyboardInterrupt:
                 pass
             for _ in range(2):
-                assert boundary.begins(slice(0, 2)).tolist() == [False, True]
+                assert boundary.is_first(slice(0, 2)).tolist() == [False, True]
                 boundary.begin_row_zero(slice(0, 2))
                 assert rollout.observation[0, :2].tolist() == [[0] * 3, [7] * 3]
 

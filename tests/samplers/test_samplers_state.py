@@ -266,10 +266,10 @@ def test_methods_that_are_others_than_ours_only_warn_and_episodes_begin_anew(
         state = sampler.get_state()
         assert (state.environments == [None] * 4) == (name != "not taken")
         sampler.get_state()
-    begins = []
+    is_first = []
 
     def look(step: PolicyInput) -> Any:
-        begins.append(step.begins.all())
+        is_first.append(step.is_first.all())
         return policy(2, step)
 
     with closing(make(factory, kind)) as sampler:
@@ -277,7 +277,7 @@ def test_methods_that_are_others_than_ours_only_warn_and_episodes_begin_anew(
         ended = sampler.collect(look).episode_ended
         # Each one's first is decorrelated anew, and not reported.
         assert len(sampler.take_episodes()) == ended.sum() - ended.any(0).sum()
-    assert begins[0] and not all(begins)
+    assert is_first[0] and not all(is_first)
     (warning,) = caplog.messages
     assert re.match(rf"4 of 4 environments .* new episodes.*{WHY[name]}", warning)
 

@@ -345,8 +345,8 @@ sequence_state_of_next_step algos/replay/sequences.py algos/test_replay_sequence
 + state = batch.recurrent_state[start + 1]
 
 lstm_state_not_reset models/lstm.py models/test_models_recurrent.py
-- keeps = (~begins).unsqueeze(2).to(dtype)
-+ keeps = torch.ones_like(begins).unsqueeze(2).to(dtype)
+- keeps = (~is_first).unsqueeze(2).to(dtype)
++ keeps = torch.ones_like(is_first).unsqueeze(2).to(dtype)
 
 dueling_no_mean models/q_value.py algos/test_algos_dqn.py
 - + advantage - advantage.mean(1, keepdim=True)
@@ -430,7 +430,7 @@ worker_unseeded_restart samplers/block.py samplers/test_samplers_episodes.py
 + spawn_key=(ENVIRONMENT_STREAM, env_index, 0)
 
 begins_row0_lost samplers/boundary.py samplers/test_samplers_begins.py
-- return self._begins[columns] | self._carry.is_fresh[columns]
+- return self._is_first[columns] | self._carry.is_fresh[columns]
 + return self._carry.is_fresh[columns].copy()
 
 decorrelation_skip_first_episode samplers/boundary.py samplers/test_samplers_episodes.py

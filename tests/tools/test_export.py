@@ -103,12 +103,12 @@ def play_both(policy: SavedPolicy, folder: Path, num_steps: int = 3, n: int = 5)
         if observation.dtype.names and "action_mask" in observation.dtype.names:
             observation["action_mask"][:, step % 2] = 1  # something is allowed
         inputs = flat("observation", policy.env_spec.observation, observation)
-        begins = np.arange(n) == step if step else np.ones(n, np.bool_)
+        is_first = np.arange(n) == step if step else np.ones(n, np.bool_)
         reward = rng.normal(size=n).astype(np.float32)
-        inputs |= {"state": state, "begins": begins} if state is not None else {}
+        inputs |= {"state": state, "is_first": is_first} if state is not None else {}
         inputs |= {"reward": reward} if "reward" in given else {}
         found = run_graph(folder, inputs)
-        expected = flat("action", policy.env_spec.action, policy(observation, begins, reward))
+        expected = flat("action", policy.env_spec.action, policy(observation, is_first, reward))
         assert [port["name"] for port in told["outputs"]] == list(found)
         for port in told["outputs"]:
             array = found[port["name"]]

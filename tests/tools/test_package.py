@@ -83,8 +83,8 @@ def actions_of(policy: SavedPolicy, num_steps: int = 3, n: int = 64) -> list[Any
         observation = random_values(policy.env_spec.observation, rng, n)
         if observation.dtype.names and "action_mask" in observation.dtype.names:
             observation["action_mask"][:, step % 2] = 1  # something is allowed
-        begins = np.arange(n) == step if step else np.ones(n, np.bool_)
-        actions.append(policy(observation, begins, rng.normal(size=n)))
+        is_first = np.arange(n) == step if step else np.ones(n, np.bool_)
+        actions.append(policy(observation, is_first, rng.normal(size=n)))
     return actions
 
 

@@ -60,9 +60,9 @@ def test_rows_are_worked_on_by_the_parameters_that_acted_and_ratios_are_of_the_n
     server = PullingServer(
         Server(exchange), exchange, learner, pull_steps=2, learns_newest=has_ratios
     )
-    begins, reward = np.ones(1, bool), np.zeros(1, np.float32)
+    is_first, reward = np.ones(1, bool), np.zeros(1, np.float32)
     acted = [
-        server(PolicyInput(np.zeros(1), np.zeros(1), t, slice(start, start + 1), begins, reward))
+        server(PolicyInput(np.zeros(1), np.zeros(1), t, slice(start, start + 1), is_first, reward))
         for t in range(5)
         for start in (0, 1)
     ]

@@ -81,8 +81,8 @@ def steps_of(num: int) -> PolicyInput:
     rng = np.random.default_rng(1)
     angle, speed = rng.uniform(-3, 3, num), rng.uniform(-8, 8, num)
     observation = np.stack((np.cos(angle), np.sin(angle), speed), 1).astype(np.float32)
-    begins, reward = np.zeros(num, np.bool_), np.zeros(num, np.float32)
-    return PolicyInput(observation, rng.random(num), 0, slice(0, num), begins, reward)
+    is_first, reward = np.zeros(num, np.bool_), np.zeros(num, np.float32)
+    return PolicyInput(observation, rng.random(num), 0, slice(0, num), is_first, reward)
 
 
 def actions(agent: PolicyAgent, step: PolicyInput) -> Any:

@@ -102,14 +102,14 @@ def test_policy_in_a_sampler_gives_the_rollouts_of_the_agent(which: str, request
 
 @pytest.mark.slow
 def test_policy_remembers_by_place_until_told_that_an_episode_begins(catch: Path) -> None:
-    """The same observation again is acted on otherwise; after `begins`, as at first."""
+    """The same observation again is acted on otherwise; after `is_first`, as at first."""
     policy = load_policy(catch, greedy=True)
     observation = np.random.default_rng(0).integers(2, size=(3, *policy.env_spec.observation_shape))
     given = observation.astype(policy.env_spec.observation_dtype)
     never, always = np.zeros(3, np.bool_), np.ones(3, np.bool_)
 
-    def states(begins: Any, num: int = 3) -> torch.Tensor:
-        policy(given[:num], begins[:num])
+    def states(is_first: Any, num: int = 3) -> torch.Tensor:
+        policy(given[:num], is_first[:num])
         assert policy._states is not None
         return policy._states.get_state()
 
@@ -123,17 +123,17 @@ def test_policy_remembers_by_place_until_told_that_an_episode_begins(catch: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("begins", "message"),
+    ("is_first", "message"),
     [
-        (None, r"give begins, \[2\] bool"),
-        (np.array([True, False]), r"begins\[1\] is False in the first call"),
-        (np.zeros(3, np.bool_), r"begins of shape \[3\] and dtype bool; with 2 observations"),
-        (np.zeros(2), r"begins of shape \[2\] and dtype float64"),
+        (None, r"give is_first, \[2\] bool"),
+        (np.array([True, False]), r"is_first\[1\] is False in the first call"),
+        (np.zeros(3, np.bool_), r"is_first of shape \[3\] and dtype bool; with 2 observations"),
+        (np.zeros(2), r"is_first of shape \[2\] and dtype float64"),
     ],
     ids=["none", "never", "shape", "dtype"],
 )
 def test_policy_that_is_not_told_where_episodes_begin_says_so(
-    begins: Any, message: str, catch: Path
+    is_first: Any, message: str, catch: Path
 ) -> None:
     policy, other = load_policy(catch, seed=3), load_policy(catch, seed=3)
     spec = policy.env_spec
@@ -141,7 +141,7 @@ def test_policy_that_is_not_told_where_episodes_begin_says_so(
     with SerialSampler(make_env_factory("catch"), num_envs=4, horizon=2) as sampler:
         sampler.collect(policy)  # it says so by itself, but of its own environments
     with pytest.raises(ValueError, match=message):
-        policy(observation, begins)
+        policy(observation, is_first)
     always = np.ones(2, np.bool_)
     assert np.array_equal(policy(observation, always), other(observation, always))  # as seeded
 
@@ -176,12 +176,12 @@ def test_game_is_filmed_with_what_is_remembered(catch: Path, tmp_path, monkeypat
 
     def watched(self: Any, step: Any) -> Any:
         actions = act(self, step)
-        seen.append((bool(step.begins[0]), self._states.get_state()))
+        seen.append((bool(step.is_first[0]), self._states.get_state()))
         return actions
 
     monkeypatch.setattr(policy_type, "__call__", watched)
     game = play(catch, PlayOptions(greedy=True, out=f"{tmp_path}/game.mp4"), quiet())
-    assert [begins for begins, _ in seen] == [True] + [False] * (game.num_steps - 1)
+    assert [is_first for is_first, _ in seen] == [True] + [False] * (game.num_steps - 1)
     assert not torch.equal(seen[0][1], seen[-1][1])
 
 

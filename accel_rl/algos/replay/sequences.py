@@ -38,7 +38,7 @@ class SequenceBatch(NamedTuple):
 
     observation: Any  # [R * C, ...], time-major, a tensor, or a dict of tensors for a mapping
     state: Tensor  # [C, S], before row 0
-    begins: Tensor  # [R, C] bool, where another episode begins than the one before, from row 1 on
+    is_first: Tensor  # [R, C] bool, where another episode begins than the one before, from row 1 on
     action: Tensor  # [L, N] int64
     reward: Tensor  # [L, N] float32
     discount: Tensor  # [L, N] float32
@@ -49,7 +49,7 @@ class SequenceBatch(NamedTuple):
     @property
     def sequences(self) -> Sequences:
         """What a network must know of the order of the observations."""
-        return Sequences(self.state, self.begins, self.previous)
+        return Sequences(self.state, self.is_first, self.previous)
 
 
 class SequenceReplay:
@@ -118,7 +118,7 @@ class SequenceReplay:
         state = batch.recurrent_state[start]
         if batch.previous is not None:
             state = torch.cat((state, batch.previous[start]), 2)
-        state = state.masked_fill(sequences.begins[start].unsqueeze(2), 0)
+        state = state.masked_fill(sequences.is_first[start].unsqueeze(2), 0)
         self._state[(first + start) // interval % self.num_slots] = state.to(self._state.dtype)
 
     def draw_uniformly(self, num: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -143,7 +143,8 @@ class SequenceReplay:
         observation = steps.observations(step.flatten(), env.repeat(R))
         is_taken = self._is_taken[step % self.spec.num_slots, env]
         ended = steps.have_ended(step, env.expand_as(step)) | ~is_taken
-        begins = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))  # of row 0 the state says it
+        # Of row 0 the state says it.
+        is_first = torch.cat((torch.zeros_like(ended[:1]), ended[:-1]))
         state = self._state[number % self.num_slots, env]
         size = self._sequences.state_size
         state, previous = state[:, :size], self._previous(step, env, state[:, size:])
@@ -154,9 +155,9 @@ class SequenceReplay:
             finals[-1] = finals[: self._sequences.burn_in] = -1
             at, of = (finals >= 0).nonzero(as_tuple=True)  # [M] each; this asks the device
             observation = self._with_finals(observation, step, env, finals, at, of)
-            begins = torch.cat((begins, begins[:, of]), 1)
+            is_first = torch.cat((is_first, is_first[:, of]), 1)
             own = torch.arange(len(at), device=self.device)
-            begins[at + 1, N + own] = False
+            is_first[at + 1, N + own] = False
             state = torch.cat((state, state[of]))
             if previous is not None:
                 previous = torch.cat((previous, previous[:, of]), 1)
@@ -167,13 +168,13 @@ class SequenceReplay:
         return SequenceBatch(
             observation=observation,
             state=state,
-            begins=begins,
+            is_first=is_first,
             action=steps.actions(learned, env.expand_as(learned)),
             reward=window.reward,
             discount=window.discount,
             valid=window.valid,
-            behind=(learned - first + window.length) * begins.shape[1] + column,
-            previous=None if previous is None else previous.masked_fill(begins.unsqueeze(2), 0),
+            behind=(learned - first + window.length) * is_first.shape[1] + column,
+            previous=None if previous is None else previous.masked_fill(is_first.unsqueeze(2), 0),
         )
 
     def _previous(self, step: Tensor, env: Tensor, first: Tensor) -> Tensor | None:

@@ -33,11 +33,11 @@ def main(num_iterations: int = 300) -> float:
         optimizer = torch.optim.Adam(network.parameters(), LEARNING_RATE)
 
         def policy(step: PolicyInput) -> torch.Tensor:
-            """Samples by the seeded uniforms, so that a run can be repeated."""
+            """Samples by the seeded noise, so that a run can be repeated."""
             with torch.no_grad():
                 logits = network(torch.from_numpy(step.observation))[:, :-1]
             cumulative = logits.softmax(dim=1).cumsum(dim=1)[:, :-1]
-            return (torch.from_numpy(step.uniform)[:, None] > cumulative).sum(dim=1)
+            return (torch.from_numpy(step.noise)[:, None] > cumulative).sum(dim=1)
 
         returns: list[float] = []
         for iteration in range(num_iterations):

@@ -39,13 +39,13 @@ class Agent:
         return remembers(self.model)
 
     def act(
-        self, observation: Any, uniform: Tensor, columns: slice, memory: Sequences | None = None
+        self, observation: Any, noise: Tensor, columns: slice, memory: Sequences | None = None
     ) -> Any:
         """Choose an action for each of ``N`` environments.
 
         Args:
             observation: ``[N, ...]``.
-            uniform: ``[N]`` random numbers in [0, 1), on the device of the observation. An agent
+            noise: ``[N]`` random numbers in [0, 1), on the device of the observation. An agent
                 uses no other randomness.
             columns: the environments, as columns of the rollout.
             memory: what came before, see `one_step`, for a network with a memory.

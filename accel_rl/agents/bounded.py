@@ -67,23 +67,23 @@ class BoundedAgent(Agent):
 
     @torch.inference_mode()
     def act(
-        self, observation: Any, uniform: Tensor, columns: slice, memory: Sequences | None = None
+        self, observation: Any, noise: Tensor, columns: slice, memory: Sequences | None = None
     ) -> Any:
         """Actions ``[N, *shape]`` within the bounds, with the parameters as they are now.
 
-        ``observation``: ``[N, ...]``. ``uniform``: ``[N]`` in [0, 1), one for each action.
+        ``observation``: ``[N, ...]``. ``noise``: ``[N]`` in [0, 1), one for each action.
         """
         if self.is_random:
-            unit = 2 * spread(uniform, self.num_actions) - 1
+            unit = 2 * spread(noise, self.num_actions) - 1
         else:
-            unit = self._choose(self.model, flat(observation), uniform)
+            unit = self._choose(self.model, flat(observation), noise)
         return self.scaled(unit)
 
-    def _by_noise(self, model: Any, observation: Tensor, uniform: Tensor) -> Tensor:
-        noise = torch.special.ndtri(spread(uniform, self.num_actions))
-        return self._explore(model, observation, noise.to(observation.dtype))
+    def _by_noise(self, model: Any, observation: Tensor, noise: Tensor) -> Tensor:
+        normal = torch.special.ndtri(spread(noise, self.num_actions))
+        return self._explore(model, observation, normal.to(observation.dtype))
 
-    def _greedily(self, model: Any, observation: Tensor, uniform: Tensor) -> Tensor:
+    def _greedily(self, model: Any, observation: Tensor, noise: Tensor) -> Tensor:
         return self.decide(model, observation)
 
     def scaled(self, unit: Tensor) -> Any:

@@ -66,12 +66,12 @@ class Distribution(Protocol):
         """
         ...
 
-    def draw(self, outputs: Tensor, uniform: Tensor, mask: Any = None) -> Any:
+    def draw(self, outputs: Tensor, noise: Tensor, mask: Any = None) -> Any:
         """Return random actions ``[N, ...]``, without gradient.
 
         Args:
             outputs: masked outputs, ``[N, P]``.
-            uniform: ``[N]`` float64 random numbers in [0, 1). No other randomness is used.
+            noise: ``[N]`` float64 random numbers in [0, 1). No other randomness is used.
             mask: the mask. None allows everything.
         """
         ...
@@ -140,8 +140,8 @@ class Categorical:
     def mask(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
         return masked(outputs, mask)
 
-    def draw(self, outputs: Tensor, uniform: Tensor, mask: Tensor | None = None) -> Tensor:
-        return sample_categorical(outputs, uniform, mask)
+    def draw(self, outputs: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
+        return sample_categorical(outputs, noise, mask)
 
     def mode(self, outputs: Tensor) -> Tensor:
         return outputs.argmax(1)
@@ -159,23 +159,23 @@ CATEGORICAL = Categorical()
 """A softmax over as many actions as the network has logits."""
 
 
-def sample_categorical(logits: Tensor, uniform: Tensor, mask: Tensor | None = None) -> Tensor:
+def sample_categorical(logits: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
     """Draw actions from a softmax, without gradient.
 
-    The action is the first whose cumulative probability exceeds ``uniform``. So each action depends
+    The action is the first whose cumulative probability exceeds ``noise``. So each action depends
     only on its own row.
 
     Args:
         logits: masked logits, ``[N, A]``.
-        uniform: ``[N]`` random numbers in [0, 1).
+        noise: ``[N]`` random numbers in [0, 1).
         mask: ``[N, A]``, not 0 for allowed actions. None: all are allowed.
 
     Returns:
         Actions ``[N]`` int64.
     """
     cumulative = logits.double().softmax(1).cumsum_(1)
-    action = (cumulative <= uniform.unsqueeze(1)).sum(1)
-    # Rounding may leave the last cumulative probability below 1, and the uniform above it.
+    action = (cumulative <= noise.unsqueeze(1)).sum(1)
+    # Rounding may leave the last cumulative probability below 1, and the noise above it.
     last = logits.shape[1] - 1
     if mask is None:
         return action.clamp_(max=last)
@@ -204,11 +204,11 @@ class Factored:
     def mask(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
         return masked(outputs, mask)
 
-    def draw(self, outputs: Tensor, uniform: Tensor, mask: Tensor | None = None) -> Tensor:
+    def draw(self, outputs: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
         logits = self._logits(outputs)
         N, k, m = logits.shape
         allowed = (logits > torch.finfo(logits.dtype).min).view(N * k, m)
-        each = spread(uniform, k).flatten()
+        each = spread(noise, k).flatten()
         return self._action(sample_categorical(logits.view(N * k, m), each, allowed).view(N, k))
 
     def mode(self, outputs: Tensor) -> Tensor:
@@ -255,10 +255,10 @@ class Gaussian:
     def mask(self, outputs: Tensor, mask: None) -> Tensor:
         return outputs
 
-    def draw(self, outputs: Tensor, uniform: Tensor, mask: None = None) -> Tensor:
+    def draw(self, outputs: Tensor, noise: Tensor, mask: None = None) -> Tensor:
         mean, log_std = outputs.chunk(2, 1)
-        noise = torch.special.ndtri(spread(uniform, self.num_free))
-        return self._action(mean + log_std.exp() * noise)
+        normal = torch.special.ndtri(spread(noise, self.num_free))
+        return self._action(mean + log_std.exp() * normal)
 
     def mode(self, outputs: Tensor) -> Tensor:
         return self._action(outputs.chunk(2, 1)[0])
@@ -298,12 +298,12 @@ class Joint:
         }
         return self._join(changed)
 
-    def draw(self, outputs: Tensor, uniform: Tensor, mask: Any = None) -> dict[str, Any]:
-        each = spread(uniform, len(self._parts)).unbind(1)
+    def draw(self, outputs: Tensor, noise: Tensor, mask: Any = None) -> dict[str, Any]:
+        each = spread(noise, len(self._parts)).unbind(1)
         masks = {} if mask is None else mask
         return {
-            name: part.draw(own, noise, masks.get(name))
-            for (name, part, own), noise in zip(self._divide(outputs), each, strict=True)
+            name: part.draw(own, number, masks.get(name))
+            for (name, part, own), number in zip(self._divide(outputs), each, strict=True)
         }
 
     def mode(self, outputs: Tensor) -> dict[str, Any]:
@@ -342,16 +342,16 @@ _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15
 _MIX = (-4658895280553007687, -7723592293110705685)  # 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
-def spread(uniform: Tensor, num: int) -> Tensor:
+def spread(noise: Tensor, num: int) -> Tensor:
     """Make ``num`` independent uniform numbers of each one, ``[N]`` float64: ``[N, num]``.
 
     They are the numbers that SplitMix64 (Steele, Lea and Flood 2014) gives from the bits of
-    ``uniform`` as its seed, in (0, 1), never 0 or 1. A single one stays as it is.
+    ``noise`` as its seed, in (0, 1), never 0 or 1. A single one stays as it is.
     """
     if num == 1:
-        return uniform.clamp(2.0**-54, 1 - 2.0**-53).unsqueeze(1)
-    seed = (uniform * 2.0**53).long().unsqueeze(1)
-    z = seed + _GOLDEN * torch.arange(1, num + 1, device=uniform.device)
+        return noise.clamp(2.0**-54, 1 - 2.0**-53).unsqueeze(1)
+    seed = (noise * 2.0**53).long().unsqueeze(1)
+    z = seed + _GOLDEN * torch.arange(1, num + 1, device=noise.device)
     for shift, factor in zip((30, 27), _MIX, strict=True):
         z = (z ^ _shifted(z, shift)) * factor
     z = _shifted(z ^ _shifted(z, 31), 11)

@@ -42,17 +42,17 @@ class PolicyAgent(Agent):
 
     @torch.inference_mode()
     def act(
-        self, observation: Any, uniform: Tensor, columns: slice, memory: Sequences | None = None
+        self, observation: Any, noise: Tensor, columns: slice, memory: Sequences | None = None
     ) -> Any:
         """Choose actions, see `Agent.act`. A greedy agent uses no random numbers."""
         if self.normalizer is not None:
             observation = self.normalizer(observation)
-        action, after = self._choose(self.model, self.distribution, observation, uniform, memory)
+        action, after = self._choose(self.model, self.distribution, observation, noise, memory)
         return action if memory is None else (action, after)
 
     @torch.inference_mode()
     def act_with_log_prob(
-        self, observation: Any, uniform: Tensor, columns: slice, memory: Sequences | None = None
+        self, observation: Any, noise: Tensor, columns: slice, memory: Sequences | None = None
     ) -> Any:
         """Draw actions like `act` of an agent that is not greedy.
 
@@ -61,7 +61,7 @@ class PolicyAgent(Agent):
         """
         if self.normalizer is not None:
             observation = self.normalizer(observation)
-        *drawn, after = _draw(self.model, self.distribution, observation, uniform, memory)
+        *drawn, after = _draw(self.model, self.distribution, observation, noise, memory)
         return Drawn(*drawn) if memory is None else (Drawn(*drawn), after)
 
     def greedy(self) -> PolicyAgent:
@@ -99,22 +99,22 @@ def _choose(
     model: Any,
     distribution: Distribution,
     observation: Any,
-    uniform: Tensor,
+    noise: Tensor,
     memory: Sequences | None,
 ) -> tuple[Any, Tensor | None]:
     outputs, _, mask, after = _masked(model, distribution, observation, memory)
-    return distribution.draw(outputs, uniform, mask), after
+    return distribution.draw(outputs, noise, mask), after
 
 
 def _draw(
     model: Any,
     distribution: Distribution,
     observation: Any,
-    uniform: Tensor,
+    noise: Tensor,
     memory: Sequences | None,
 ) -> tuple[Any, Tensor, Tensor | None]:
     outputs, _, mask, after = _masked(model, distribution, observation, memory)
-    action = distribution.draw(outputs, uniform, mask)
+    action = distribution.draw(outputs, noise, mask)
     return action, distribution.log_prob(outputs, action), after
 
 
@@ -122,7 +122,7 @@ def _most_probable(
     model: Any,
     distribution: Distribution,
     observation: Any,
-    uniform: Tensor,
+    noise: Tensor,
     memory: Sequences | None,
 ) -> tuple[Any, Tensor | None]:
     outputs, _, _, after = _masked(model, distribution, observation, memory)

@@ -42,11 +42,11 @@ class QAgent(Agent):
 
     @torch.inference_mode()
     def act(
-        self, observation: Any, uniform: Tensor, columns: slice, memory: Sequences | None = None
+        self, observation: Any, noise: Tensor, columns: slice, memory: Sequences | None = None
     ) -> Any:
         """Choose actions, see `Agent.act`."""
         epsilon = self.epsilon[columns] if len(self.epsilon) > 1 else self.epsilon
-        action, after = self._choose(self, observation, uniform, epsilon, memory)
+        action, after = self._choose(self, observation, noise, epsilon, memory)
         return action if memory is None else (action, after)
 
     def q_values(self, output: Tensor) -> Tensor:
@@ -77,24 +77,24 @@ class QAgent(Agent):
 
 
 def _choose(
-    agent: QAgent, observation: Any, uniform: Tensor, epsilon: Tensor, memory: Sequences | None
+    agent: QAgent, observation: Any, noise: Tensor, epsilon: Tensor, memory: Sequences | None
 ) -> tuple[Tensor, Tensor | None]:
     observation, mask = split_mask(observation)
     output, after = run(agent.model, observation, memory)
-    return epsilon_greedy(agent.q_values(output), uniform, epsilon, mask), after
+    return epsilon_greedy(agent.q_values(output), noise, epsilon, mask), after
 
 
 def epsilon_greedy(
-    q_value: Tensor, uniform: Tensor, epsilon: Tensor, mask: Tensor | None = None
+    q_value: Tensor, noise: Tensor, epsilon: Tensor, mask: Tensor | None = None
 ) -> Tensor:
-    """Return the action of largest value where ``uniform >= epsilon``, and elsewhere a random one.
+    """Return the action of largest value where ``noise >= epsilon``, and elsewhere a random one.
 
     Each allowed action, the best one too, is equally likely to be the random one. It is chosen by
-    ``uniform / epsilon``, which is again uniform in [0, 1).
+    ``noise / epsilon``, which is again uniform in [0, 1).
 
     Args:
         q_value: values of the actions, ``[N, A]``.
-        uniform: ``[N]`` random numbers in [0, 1).
+        noise: ``[N]`` random numbers in [0, 1).
         epsilon: probability of a random action, ``[N]`` or ``[1]``.
         mask: ``[N, A]``, not 0 for allowed actions. None: all are allowed.
 
@@ -103,10 +103,10 @@ def epsilon_greedy(
     """
     num_actions = q_value.shape[1]
     if mask is None:
-        any_action = (uniform / epsilon * num_actions).long().clamp_(0, num_actions - 1)
-        return torch.where(uniform < epsilon, any_action, q_value.argmax(1))
+        any_action = (noise / epsilon * num_actions).long().clamp_(0, num_actions - 1)
+        return torch.where(noise < epsilon, any_action, q_value.argmax(1))
     is_allowed = mask != 0
     count = is_allowed.sum(1)
-    number = (uniform / epsilon * count).long().clamp_(min=0).minimum(count - 1)
+    number = (noise / epsilon * count).long().clamp_(min=0).minimum(count - 1)
     any_action = (is_allowed.cumsum(1) > number.unsqueeze(1)).int().argmax(1)
-    return torch.where(uniform < epsilon, any_action, masked(q_value, mask).argmax(1))
+    return torch.where(noise < epsilon, any_action, masked(q_value, mask).argmax(1))

@@ -65,7 +65,7 @@ class RecurrentStates:
     def act(
         self,
         observation: Any,
-        uniform: Tensor,
+        noise: Tensor,
         t: int,
         columns: slice,
         is_first: Tensor,
@@ -75,7 +75,7 @@ class RecurrentStates:
 
         Args:
             observation: ``[n, ...]``.
-            uniform: ``[n]`` random numbers in [0, 1).
+            noise: ``[n]`` random numbers in [0, 1).
             t: the step.
             columns: the environments, as columns of the rollout.
             is_first: ``[n]``, True where an episode begins. The state is zeros there.
@@ -93,7 +93,7 @@ class RecurrentStates:
         if t == 0:
             self._rows[0, columns] = state
         own, previous = split_state(self._model, state)
-        chosen, after = self.choose(observation, uniform, columns, one_step(own, previous))
+        chosen, after = self.choose(observation, noise, columns, one_step(own, previous))
         action = chosen.action if isinstance(chosen, Drawn) else chosen
         after = joined_state(self._model, after, action)
         self._rows[t + 1, columns] = after

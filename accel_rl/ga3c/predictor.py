@@ -51,12 +51,12 @@ class Predictor:
     def __call__(
         self,
         observation: NDArray[Any],
-        uniform: NDArray[np.float64],
+        noise: NDArray[np.float64],
         state: NDArray[np.float32] | None = None,
     ) -> Prediction:
         """Act for ``n`` environments; see `QueuedPolicy`."""
         self._exchange.pull()
-        arrays = {"observation": observation, "uniform": uniform}
+        arrays = {"observation": observation, "noise": noise}
         if state is not None:
             arrays["state"] = state
         inputs: list[Any] = list(self._put(arrays).values())
@@ -65,7 +65,7 @@ class Predictor:
         action, value, probability, after = self._act(*inputs)
         if self._graphs is not None:
             self._graphs.count("actions", is_replayed=self._act.is_replayed)
-        n = len(uniform)
+        n = len(noise)
         value = value[: len(observation)].cpu().numpy()  # waits for the device
         told = None if probability is None else probability[:n].cpu().numpy()
         remembered = None if after is None else after.cpu().numpy()
@@ -77,7 +77,7 @@ def act(
     agent: PolicyAgent,
     tells_probability: bool,
     observation: Tensor,
-    uniform: Tensor,
+    noise: Tensor,
     state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """Return actions ``[n]``, values ``[n + m]``, probabilities ``[n]``, and states after actions.
@@ -86,14 +86,14 @@ def act(
         agent: Whose network acts.
         tells_probability: Whether probabilities are wanted.
         observation: ``[n + m, ...]``.
-        uniform: ``[n]`` float64 in [0, 1).
+        noise: ``[n]`` float64 in [0, 1).
         state: ``[n + m, S]``, what is remembered, if the agent does.
     """
-    n = len(uniform)
+    n = len(noise)
     memory = None if state is None else one_step(*split_state(agent.model, state))
     (logits, value), after = run(agent.model, observation, memory)
     logits = logits[:n]
-    action = sample_categorical(logits, uniform)
+    action = sample_categorical(logits, noise)
     probability = None
     if tells_probability:
         probability = logits.softmax(1).gather(1, action.unsqueeze(1)).squeeze(1)

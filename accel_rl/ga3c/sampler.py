@@ -67,7 +67,7 @@ class Prediction(NamedTuple):
 
 
 QueuedPolicy = Callable[..., Prediction]
-"""Given observations ``[n + m, ...]`` and uniform numbers ``[n]``: actions are for the first ``n``,
+"""Given observations ``[n + m, ...]`` and noise ``[n]``: actions are for the first ``n``,
 the others are the last of episodes that were cut off, of which only the value is asked. One that
 remembers is also given what is remembered before each, ``[n + m, S]`` float32."""
 

@@ -315,5 +315,5 @@ class EnvNoise:
             self._used[b] = 0
         used = self._used[columns]
         self._used[columns] = used + 1
-        uniform: NDArray[np.float64] = self._block[columns, used]
-        return uniform
+        noise: NDArray[np.float64] = self._block[columns, used]
+        return noise

@@ -162,7 +162,7 @@ class _Rows(Protocol):
     """Where observations are for the agent and the learner."""
 
     def read(self, step: PolicyInput) -> tuple[Any, Tensor]:
-        """Observation ``[n, ...]`` and uniform ``[n]``, on the agent's device.
+        """Observation ``[n, ...]`` and noise ``[n]``, on the agent's device.
 
         Of a mapping, the observation is a dict of tensors, views of one.
         """
@@ -197,7 +197,7 @@ class _SharedRows:
 
     def read(self, step: PolicyInput) -> tuple[Any, Tensor]:
         observation = tensor_views(self._spec.observation, step.observation)
-        return observation, torch.from_numpy(step.uniform)
+        return observation, torch.from_numpy(step.noise)
 
     def read_is_first(self, step: PolicyInput) -> Tensor:
         return torch.from_numpy(step.is_first)
@@ -253,7 +253,7 @@ class _DeviceRows:
         self._before = self._observation  # rows of the rollout before
         if keeps_rollout:
             self._before = torch.empty_like(self._observation)
-        self._uniform = torch.empty(num_envs, dtype=torch.float64, pin_memory=True)
+        self._noise = torch.empty(num_envs, dtype=torch.float64, pin_memory=True)
         self._is_first = torch.empty(num_envs, dtype=torch.bool, pin_memory=True)
         self._reward = torch.empty(num_envs, pin_memory=True)
         row = _raw(rollout.action)[0]
@@ -276,7 +276,7 @@ class _DeviceRows:
             self._is_carried[columns] = False
         else:
             self._follows &= step.t > 0
-        self._uniform[columns].numpy()[:] = step.uniform
+        self._noise[columns].numpy()[:] = step.noise
         self._is_first[columns].numpy()[:] = step.is_first
         self._reward[columns].numpy()[:] = step.reward
         return is_carried
@@ -299,9 +299,9 @@ class _DeviceRows:
         return staged
 
     def seen(self, row: Tensor, columns: slice) -> tuple[Any, Tensor]:
-        """Observation and uniform of a row, which `load` gave."""
-        uniform = self._uniform[columns].to(self._device, non_blocking=True)
-        return tensor_views(self._spec.observation, row), uniform
+        """Observation and noise of a row, which `load` gave."""
+        noise = self._noise[columns].to(self._device, non_blocking=True)
+        return tensor_views(self._spec.observation, row), noise
 
     @property
     def address(self) -> int:

@@ -39,10 +39,10 @@ class Actor:
         return None
 
     def act(
-        self, observation: Any, uniform: Tensor, step: PolicyInput, reader: Reader
+        self, observation: Any, noise: Tensor, step: PolicyInput, reader: Reader
     ) -> PolicyOutput:
         """Return actions, and what is kept of the step: tensors ``[n, ...]``."""
-        return _output(self.choose(observation, uniform, step.columns))
+        return _output(self.choose(observation, noise, step.columns))
 
     def finish(self, reward: Tensor) -> dict[str, Any]:
         """Return what a complete rollout has beside that, by field of `RolloutTensors`.
@@ -80,13 +80,13 @@ class Remembering(Actor):
         return self._takes_reward
 
     def act(
-        self, observation: Any, uniform: Tensor, step: PolicyInput, reader: Reader
+        self, observation: Any, noise: Tensor, step: PolicyInput, reader: Reader
     ) -> PolicyOutput:
         """Return actions, and keep the states after them."""
         self._states.choose = self.choose
         reward = reader.read_reward(step) if self._takes_reward else None
         is_first = reader.read_is_first(step)
-        given = observation, uniform, step.t, step.columns, is_first, reward
+        given = observation, noise, step.t, step.columns, is_first, reward
         return _output(self._states.act(*given))
 
     def finish(self, reward: Tensor) -> dict[str, Any]:

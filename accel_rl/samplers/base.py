@@ -187,7 +187,7 @@ class PolicyInput(NamedTuple):
         observation: ``[n, ...]``, a view of row ``t`` of the rollout, which the next rollout
             overwrites. If the space is a mapping: ``[n]`` structs with the leaves
             ``observation["camera"]`` and so on.
-        uniform: ``[n]`` float64, seeded random numbers in [0, 1). A policy that draws its actions
+        noise: ``[n]`` float64, seeded random numbers in [0, 1). A policy that draws its actions
             from them returns the same actions for every number of groups and workers.
         t: the step, ``0 .. T - 1``.
         columns: the environments of the group, as columns of the rollout.
@@ -198,7 +198,7 @@ class PolicyInput(NamedTuple):
     """
 
     observation: NDArray[Any]
-    uniform: NDArray[np.float64]
+    noise: NDArray[np.float64]
     t: int
     columns: slice
     is_first: NDArray[np.bool_]

@@ -286,7 +286,7 @@ class RolloutSampler(PoolSampler):
     def _collect(self, policy: Policy, move_on: MoveOn | None) -> None:
         rollout, pool, boundary, T = self.rollout, self._pool, self._boundary, self.config.horizon
         self._stage = "collecting"
-        uniform = boundary.draw_noise()
+        noise = boundary.draw_noise()
         for t in range(T):
             for group, columns in enumerate(pool.columns):
                 began = perf_counter()
@@ -301,7 +301,7 @@ class RolloutSampler(PoolSampler):
                     is_first = boundary.ended(t - 1, columns)
                 observation = rollout.observation[t, columns]
                 reward = rollout.reward[t - 1, columns]  # of row 0 the last row, still there
-                step = PolicyInput(observation, uniform[t, columns], t, columns, is_first, reward)
+                step = PolicyInput(observation, noise[t, columns], t, columns, is_first, reward)
                 actions = policy(step)
                 pool.check_open()
                 if isinstance(actions, PolicyOutput):

@@ -133,15 +133,15 @@ class SavedPolicy:
         if n == 0:  # networks know no shape of nothing
             return views(self.env_spec.action, zeros(self.env_spec.action, 0))
         if isinstance(step, PolicyInput):
-            uniform, columns, is_first = step.uniform, step.columns, step.is_first
+            noise, columns, is_first = step.noise, step.columns, step.is_first
             reward = step.reward
         else:
             is_first = self._told(is_first, n)
             reward = self._told_reward(reward, is_first)
-            uniform, columns = self._rng.random(n), slice(0, n)
+            noise, columns = self._rng.random(n), slice(0, n)
         tensors = tensor_views(self.env_spec.observation, observation)
         observed = map_leaves(lambda each: each.to(self._device), tensors)
-        drawn = torch.from_numpy(uniform).to(self._device)
+        drawn = torch.from_numpy(noise).to(self._device)
         if self.agent.remembers:
             states = self._states_of(self.agent, columns.stop)
             begun = torch.from_numpy(is_first).to(self._device)

@@ -179,7 +179,7 @@ class First:
             num_actions = sampler.env_spec.num_actions
 
             def play(step: PolicyInput) -> Any:
-                return rng.integers(num_actions, size=len(step.uniform))
+                return rng.integers(num_actions, size=len(step.noise))
 
             return self._collect(sampler, partial(sampler.collect, play))
         if way == "tf32":

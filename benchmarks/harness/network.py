@@ -40,10 +40,10 @@ def make_act(spec: dict[str, Any]) -> tuple[Act, dict[str, Any]]:
     device = spec["device"]
 
     def act(observation: NDArray[np.uint8]) -> NDArray[np.int64]:
-        uniform = torch.from_numpy(rng.random(len(observation)))
+        noise = torch.from_numpy(rng.random(len(observation)))
         with torch.inference_mode():
             actions = agent.act(
-                torch.from_numpy(observation).to(device), uniform.to(device), slice(None)
+                torch.from_numpy(observation).to(device), noise.to(device), slice(None)
             )
         return actions.cpu().numpy()
 

@@ -141,7 +141,7 @@ class PartsOfOne:
         self._simulators.collect(self._random_actions)
 
     def _random_actions(self, step: PolicyInput) -> NDArray[np.int64]:
-        return self._rng.integers(self._simulators.env_spec.num_actions, size=len(step.uniform))
+        return self._rng.integers(self._simulators.env_spec.num_actions, size=len(step.noise))
 
     def _fill(self) -> None:
         """The learner's rollout with observations of the few simulators, again and again."""
@@ -156,11 +156,11 @@ class PartsOfOne:
     def _act(self) -> None:
         sampler = self._config.sampler
         columns = slice(0, sampler.num_envs // sampler.num_groups)
-        uniform = self._rng.random(columns.stop)
+        noise = self._rng.random(columns.stop)
         observation = self._run.sampler.rollout.observation[0, columns]
         is_first = np.zeros(columns.stop, np.bool_)
         reward = self._run.sampler.rollout.reward[0, columns]
-        self._run.server(PolicyInput(observation, uniform, 0, columns, is_first, reward))
+        self._run.server(PolicyInput(observation, noise, 0, columns, is_first, reward))
 
     def _update(self) -> None:
         self._steps += self._config.steps_per_iteration

@@ -57,7 +57,7 @@ def make_sampler(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
     if not network:
 
         def policy(step: PolicyInput) -> Any:
-            return rng.integers(num_actions, size=len(step.uniform))
+            return rng.integers(num_actions, size=len(step.noise))
 
         return lambda: int(np.count_nonzero(sampler.collect(policy).valid)), settings
 

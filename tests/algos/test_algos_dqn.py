@@ -190,9 +190,9 @@ def test_epsilon_falls_with_the_steps_and_evaluations_have_their_own() -> None:
 def test_greedy_agent_takes_the_action_of_the_largest_value_whatever_the_uniform() -> None:
     _, agent, _ = make()  # its epsilon is 1
     observation = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
-    uniform = torch.linspace(0, 0.99, 64, dtype=torch.float64)
+    noise = torch.linspace(0, 0.99, 64, dtype=torch.float64)
     best = agent.q_values(agent.model(observation)).argmax(1)
-    assert torch.equal(agent.greedy().act(observation, uniform, slice(0, 64)), best)
+    assert torch.equal(agent.greedy().act(observation, noise, slice(0, 64)), best)
     assert agent.epsilon.item() == 1.0
 
 
@@ -201,11 +201,11 @@ def test_each_environment_may_have_an_epsilon_of_its_own() -> None:
     learner.update(next(batches()), progress=0.0)
     expected = [0.4 ** (1 + 7 * i / 5) for i in range(B)]
     assert agent.epsilon.tolist() == pytest.approx(expected, abs=1e-6)
-    uniform = torch.full((3,), 0.02, dtype=torch.float64)  # only the first has so large an epsilon
+    noise = torch.full((3,), 0.02, dtype=torch.float64)  # only the first has so large an epsilon
     best = agent.q_values(agent.model(torch.zeros(3, 3))).argmax(1)
-    found = agent.act(torch.zeros(3, 3), uniform, slice(3, 6))
+    found = agent.act(torch.zeros(3, 3), noise, slice(3, 6))
     assert torch.equal(found, best)
-    assert agent.act(torch.zeros(3, 3), uniform, slice(0, 3))[0].item() == 0
+    assert agent.act(torch.zeros(3, 3), noise, slice(0, 3))[0].item() == 0
 
 
 def test_epsilon_of_each_environment_reaches_its_end_and_the_mean_is_logged() -> None:
@@ -436,12 +436,12 @@ def test_target_distribution_is_that_of_the_best_action_that_the_mask_allows(dou
 
 def test_epsilon_greedy_takes_any_action_alike_and_else_the_best() -> None:
     q_value = torch.tensor([[0.0, 2.0, 1.0, -1.0]]).expand(10_000, -1)
-    uniform = (torch.arange(10_000, dtype=torch.float64) + 0.5) / 10_000
-    action = epsilon_greedy(q_value, uniform, torch.tensor([0.4]))
+    noise = (torch.arange(10_000, dtype=torch.float64) + 0.5) / 10_000
+    action = epsilon_greedy(q_value, noise, torch.tensor([0.4]))
     assert (action[4_000:] == 1).all()
     assert torch.bincount(action[:4_000], minlength=4).tolist() == [1_000] * 4
-    assert (epsilon_greedy(q_value, uniform, torch.tensor([0.0])) == 1).all()
-    assert torch.bincount(epsilon_greedy(q_value, uniform, torch.ones(1))).tolist() == [2_500] * 4
+    assert (epsilon_greedy(q_value, noise, torch.tensor([0.0])) == 1).all()
+    assert torch.bincount(epsilon_greedy(q_value, noise, torch.ones(1))).tolist() == [2_500] * 4
 
 
 def dueling_model() -> Any:

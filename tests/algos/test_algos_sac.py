@@ -63,11 +63,11 @@ def test_twin_critics_are_two_networks() -> None:
 
 def test_actions_are_within_the_bounds_and_random_ones_everywhere() -> None:
     agent = SACConfig().make_agent(Network("auto", SPEC, CPU))
-    uniform, observation = torch.rand(4000).double(), torch.randn(4000, 3)
+    noise, observation = torch.rand(4000).double(), torch.randn(4000, 3)
     ends = torch.tensor([0.0, 1 - 2.0**-53]).double()
     low, high = torch.tensor([[-1.0, -3], [2, 5]])
     agent.is_random = True
-    drawn = agent.act(observation, uniform, slice(0, 4000))
+    drawn = agent.act(observation, noise, slice(0, 4000))
     assert torch.allclose(drawn.mean(0), (low + high) / 2, atol=0.2)
     assert torch.allclose(drawn.std(0), (high - low) / 12**0.5, rtol=0.05)
     agent.is_random = False
@@ -82,9 +82,9 @@ def test_actions_are_within_the_bounds_and_random_ones_everywhere() -> None:
 
 def test_acting_draws_from_the_policy() -> None:
     agent = SACConfig().make_agent(Network("auto", SPEC, CPU))
-    uniform = (torch.arange(10_000).double() + 0.5) / 10_000
+    noise = (torch.arange(10_000).double() + 0.5) / 10_000
     observation = torch.ones(1, 3)
-    drawn = agent.unit(agent.act(observation.expand(10_000, 3), uniform, slice(0, 10_000)))
+    drawn = agent.unit(agent.act(observation.expand(10_000, 3), noise, slice(0, 10_000)))
     mean, log_std = agent.model.gaussian(observation)
     assert torch.allclose(drawn.atanh().mean(0), mean[0], atol=0.05)
     assert torch.allclose(drawn.atanh().std(0), log_std[0].exp(), rtol=0.05)

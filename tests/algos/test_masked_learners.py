@@ -164,10 +164,10 @@ def test_recurrent_agent_draws_what_its_masked_softmax_says() -> None:
     weight = plain.logits.double().exp() * mask
     probability = weight / weight.sum(1, keepdim=True)
     torch.testing.assert_close(output.logits.double().softmax(1), probability, atol=1e-6, rtol=0)
-    uniforms = (torch.arange(2_000, dtype=torch.float64) + 0.5) / 2_000
+    noise = (torch.arange(2_000, dtype=torch.float64) + 0.5) / 2_000
     for b in range(B):
         seen = map_leaves(lambda leaf: leaf[b : b + 1].expand(2_000, *leaf.shape[1:]), rows)  # noqa: B023
-        action, after = agent.act(seen, uniforms, ALL, one_step(state[b].expand(2_000, -1), None))
+        action, after = agent.act(seen, noise, ALL, one_step(state[b].expand(2_000, -1), None))
         share = torch.bincount(action, minlength=A) / 2_000
         torch.testing.assert_close(share.double(), probability[b].detach(), atol=1e-3, rtol=0)
         torch.testing.assert_close(after[0], expected_after[b], atol=1e-6, rtol=1e-5)

@@ -131,12 +131,12 @@ def test_observations_far_from_zero_stay_different(offset: int, dtype: torch.dty
 
 def test_agent_acts_on_normalized_observations() -> None:
     agent = PolicyAgent(make_model("mlp", Leaf((3,), np.dtype(np.float32)), 4))
-    observation, uniform = torch.randn(50, 3) * 5 + 2, torch.rand(50).double()
+    observation, noise = torch.randn(50, 3) * 5 + 2, torch.rand(50).double()
     mean, scale = torch.tensor([2.0, 2, 2]), torch.tensor([0.2, 0.2, 0.2])
-    plain = agent.act((observation - mean) * scale, uniform, slice(0, 50))
+    plain = agent.act((observation - mean) * scale, noise, slice(0, 50))
     agent.normalizer = Normalizer({"observation": mean}, {"observation": scale})
-    assert torch.equal(agent.act(observation, uniform, slice(0, 50)), plain)
-    greedy = agent.greedy().act(observation, uniform, slice(0, 50))
+    assert torch.equal(agent.act(observation, noise, slice(0, 50)), plain)
+    greedy = agent.greedy().act(observation, noise, slice(0, 50))
     output = agent.evaluate(agent.normalizer(observation))
     assert torch.equal(greedy, output.logits.argmax(1))
     assert agent.normalizer(torch.tensor([-60.0, 3, 60])).tolist() == pytest.approx([-10, 0.2, 10])

@@ -78,9 +78,9 @@ class Play:
         finals: list[tuple[int, int, Any]] = []
         rows = []
         for t in range(T):
-            uniform = torch.rand(B, dtype=torch.float64, generator=self.g)
+            noise = torch.rand(B, dtype=torch.float64, generator=self.g)
             reward = self.rows[-1]["reward"] if self.rows else None
-            told = uniform, t, slice(0, B), self.is_first, reward
+            told = noise, t, slice(0, B), self.is_first, reward
             action = self.states.act(self.last, *told)
             kind = torch.rand(B, generator=self.g)
             row = {

@@ -31,12 +31,12 @@ class Anything(Agent):
     def __init__(self, spec: EnvSpec, seed: int) -> None:
         self.spec, self.rng = spec, np.random.default_rng(seed)
 
-    def act(self, observation: Any, uniform: Tensor, columns: slice, memory: Any = None) -> Any:
+    def act(self, observation: Any, noise: Tensor, columns: slice, memory: Any = None) -> Any:
         mask = None
         if self.spec.mask is not None:
             mask = observation["action_mask"].numpy()
             mask = mask | ~mask.any(1, keepdims=True)
-        values = random_values(self.spec.action, self.rng, len(uniform), mask)
+        values = random_values(self.spec.action, self.rng, len(noise), mask)
         return tensor_views(self.spec.action, values)
 
 

@@ -175,8 +175,8 @@ def test_sampler_takes_an_environment_by_name_or_as_a_function_that_makes_it(mak
 
 @pytest.mark.processes
 def test_number_of_agents_and_predictions_are_what_they_must_be() -> None:
-    def actions_alone(observation: Any, uniform: Any) -> Any:
-        return np.zeros(len(uniform), np.int64)
+    def actions_alone(observation: Any, noise: Any) -> Any:
+        return np.zeros(len(noise), np.int64)
 
     with make_queued() as sampler:
         with pytest.raises(ValueError, match=r"num_agents is 2.5; it must be: integer"):

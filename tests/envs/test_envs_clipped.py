@@ -78,7 +78,7 @@ class EchoBatch:
 
 
 def wild(step: PolicyInput) -> Any:
-    return np.stack((step.uniform * 8 - 4, 4 - step.uniform * 8), 1)
+    return np.stack((step.noise * 8 - 4, 4 - step.noise * 8), 1)
 
 
 @pytest.mark.parametrize(

@@ -103,10 +103,10 @@ def lose_while_ready(sampler: QueuedSampler) -> None:
 
 
 def lose_while_taken(sampler: QueuedSampler) -> None:
-    def killing(observation, uniform):
+    def killing(observation, noise):
         if (observation[:, 1] == 0).any() and not is_killed:
             is_killed.append(kill(sampler))
-        return policy(observation, uniform)
+        return policy(observation, noise)
 
     is_killed: list[int] = []
     await_steps(sampler)  # so that all are taken
@@ -166,10 +166,10 @@ def test_last_segment_of_a_lost_agent_bootstraps_from_its_last_observation(game)
         take_all(sampler)
         asked = []
 
-        def noting(observation, uniform):
+        def noting(observation, noise):
             asked.append(observation.copy())
-            return policy(observation, uniform)._replace(
-                value=np.array([0.0] * len(uniform) + [100.0] * (len(observation) - len(uniform)))
+            return policy(observation, noise)._replace(
+                value=np.array([0.0] * len(noise) + [100.0] * (len(observation) - len(noise)))
             )
 
         while not any(len(each) == 2 for each in asked):

@@ -162,7 +162,7 @@ def test_policy_that_forgets_its_state_is_named() -> None:
     sampler.remember(7)
     with sampler, pytest.raises(ValueError, match=r"state of shape \(\); return one .*\(1, 7\)"):
         while True:
-            sampler.serve(lambda observation, uniform, state: policy(observation, uniform))
+            sampler.serve(lambda observation, noise, state: policy(observation, noise))
 
 
 RECALL = (

@@ -38,13 +38,13 @@ def trajectory(b: int, generation: int, num_steps: int = 4000) -> list[tuple]:
     """Steps of environment ``b`` in a plain loop: observation, action, reward, ends, value."""
     env = COUNTING()
     env.seed(environment_seed(SEED, b, generation).spawn(1)[0])
-    noise = np.random.default_rng(np.random.SeedSequence(SEED, spawn_key=(1, b, generation)))
+    rng = np.random.default_rng(np.random.SeedSequence(SEED, spawn_key=(1, b, generation)))
     observation = np.zeros(3, np.int64)
     env.reset(observation)
     steps = []
-    for uniform in noise.random(num_steps):
+    for noise in rng.random(num_steps):
         before = observation.copy()
-        action = int(tabular_action(before, uniform))
+        action = int(tabular_action(before, noise))
         result = env.step(action, observation)
         if result.episode_ended and not result.truncated:
             env.reset(observation)
@@ -161,9 +161,9 @@ def test_agents_on_their_way_out_are_not_counted_again():
         serve_until(sampler, 50)
         sampler.set_num_agents(1)
 
-        def asking(observation, uniform):
+        def asking(observation, noise):
             sampler.set_num_agents(1)  # while the one that goes is with this predictor
-            return policy(observation, uniform)
+            return policy(observation, noise)
 
         while not sampler.serve(asking):
             pass
@@ -238,9 +238,9 @@ def test_times_count_each_prediction_once_and_add_up_to_its_latency(monkeypatch)
     clock, sizes = count(1), []
     monkeypatch.setattr("accel_rl.ga3c.sampler.perf_counter", lambda: float(next(clock)))
 
-    def noting(observation, uniform):
-        sizes.append(len(uniform))
-        return policy(observation, uniform)
+    def noting(observation, noise):
+        sizes.append(len(noise))
+        return policy(observation, noise)
 
     with make_sampler(COUNTING, 2, 2, seed=SEED, max_prediction_batch=4) as sampler:
         pool = sampler._pool
@@ -289,9 +289,9 @@ WRONG = {
 def test_wrong_prediction_is_one_message_and_the_end(name):
     change, message = WRONG[name]
 
-    def wrong(observation, uniform):
-        n, m = len(uniform), len(observation) - len(uniform)
-        return policy(observation, uniform)._replace(**{k: f(n, m) for k, f in change.items()})
+    def wrong(observation, noise):
+        n, m = len(noise), len(observation) - len(noise)
+        return policy(observation, noise)._replace(**{k: f(n, m) for k, f in change.items()})
 
     with make_sampler(COUNTING, 1) as sampler:
         with pytest.raises(ValueError, match=message):
@@ -333,9 +333,9 @@ def test_close_ends_predictors_that_are_at_work():
 def test_agents_of_a_closed_sampler_are_not_released():
     """Their descriptors may be those of other files by then."""
 
-    def closing(observation, uniform):
+    def closing(observation, noise):
         sampler.close()
-        return policy(observation, uniform)
+        return policy(observation, noise)
 
     with make_sampler(COUNTING, 1) as sampler, suppress(QueueClosed):
         sampler.serve(closing)

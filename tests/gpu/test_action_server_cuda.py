@@ -143,22 +143,20 @@ def test_shared_memory_is_registered_until_the_server_closes() -> None:
 
 
 class Numbers(Agent):
-    """Actions of any space that follow from the uniforms."""
+    """Actions of any space that follow from the noise."""
 
     def __init__(self, space: Space) -> None:
         self.space = space
         self.given: list[Any] = []
 
-    def act(
-        self, observation: Any, uniform: torch.Tensor, columns: slice, memory: Any = None
-    ) -> Any:
+    def act(self, observation: Any, noise: torch.Tensor, columns: slice, memory: Any = None) -> Any:
         self.given.append(copied(observation))
         drawn = [
             random_values(self.space, np.random.default_rng(int(u * 2**53)), 1)
-            for u in uniform.cpu().numpy()
+            for u in noise.cpu().numpy()
         ]
         tensors = tensor_views(self.space, np.concatenate(drawn))
-        return copied(tensors, uniform.device)
+        return copied(tensors, noise.device)
 
 
 def copied(value: Any, device: str | torch.device = "cpu") -> Any:

@@ -43,11 +43,11 @@ def make(device: str) -> tuple[PolicyAgent, VersionExchange]:
 def test_predictions_and_updates_are_those_of_the_cpu() -> None:
     rng = np.random.default_rng(0)
     image = rng.integers(256, size=(20, 4, 84, 84), dtype=np.uint8)
-    uniform = rng.random(20)
+    noise = rng.random(20)
     values, actions, parameters = [], [], []
     for device in ("cpu", "cuda"):
         agent, exchange = make(device)
-        prediction = Predictor(agent, exchange, torch.device(device), False)(image, uniform)
+        prediction = Predictor(agent, exchange, torch.device(device), False)(image, noise)
         values.append(prediction.value)
         actions.append(prediction.action)
         batch = Samples(
@@ -159,9 +159,9 @@ def test_predictions_by_graphs_are_those_without() -> None:
     for _ in range(40):
         n, m = rng.integers(1, 17), rng.integers(0, 4)
         observation = rng.standard_normal((n + m, 6), np.float32)
-        uniform = rng.random(n)
-        own = plain(observation, uniform)
-        other = by_graphs(observation, uniform)
+        noise = rng.random(n)
+        own = plain(observation, noise)
+        other = by_graphs(observation, noise)
         np.testing.assert_array_equal(own.action, other.action)
         np.testing.assert_allclose(own.value, other.value, atol=1e-6)
         np.testing.assert_allclose(

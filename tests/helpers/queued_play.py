@@ -16,9 +16,9 @@ from accel_rl.samplers.base import SamplerConfig
 TABLE = np.random.default_rng(0).dirichlet(np.ones(4), size=16).cumsum(axis=1)
 
 
-def tabular_action(observation: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+def tabular_action(observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
     """By inverse CDF from a table over the step of the episode."""
-    return (uniform[..., None] > TABLE[observation[..., 2] % 16, :3]).sum(axis=-1)
+    return (noise[..., None] > TABLE[observation[..., 2] % 16, :3]).sum(axis=-1)
 
 
 def value_of(observation: np.ndarray) -> np.ndarray:
@@ -26,9 +26,9 @@ def value_of(observation: np.ndarray) -> np.ndarray:
     return (observation[..., 1] % 8 * 16 + observation[..., 2]).astype(np.float32)
 
 
-def policy(observation: np.ndarray, uniform: np.ndarray) -> Prediction:
-    n = len(uniform)
-    return Prediction(tabular_action(observation[:n], uniform), value_of(observation), 7)
+def policy(observation: np.ndarray, noise: np.ndarray) -> Prediction:
+    n = len(noise)
+    return Prediction(tabular_action(observation[:n], noise), value_of(observation), 7)
 
 
 def make_sampler(

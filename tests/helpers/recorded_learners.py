@@ -110,13 +110,13 @@ class Run:
 
     def act(self, batch: RolloutTensors, seed: int) -> Tensor:
         g = torch.Generator().manual_seed(seed)
-        uniform = torch.rand(B, dtype=torch.float64, generator=g).to(self.device)
+        noise = torch.rand(B, dtype=torch.float64, generator=g).to(self.device)
         if self.agent.remembers:
             states = self._with_state(batch).recurrent_state
             assert states is not None
             memory = one_step(states[0], None)
-            return self.agent.act(batch.observation[0], uniform, slice(0, B), memory)[0]
-        return self.agent.act(batch.observation[0], uniform, slice(0, B))
+            return self.agent.act(batch.observation[0], noise, slice(0, B), memory)[0]
+        return self.agent.act(batch.observation[0], noise, slice(0, B))
 
     def _with_state(self, batch: RolloutTensors) -> RolloutTensors:
         if not self.agent.remembers:

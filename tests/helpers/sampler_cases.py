@@ -32,7 +32,7 @@ def make_sampler(factory=GAMES, **options) -> ParallelSampler:
 
 
 def zeros(step: PolicyInput) -> np.ndarray:
-    return np.zeros(len(step.uniform), np.int64)
+    return np.zeros(len(step.noise), np.int64)
 
 
 def lose_worker(sampler: ParallelSampler, after_order_of: int) -> None:

@@ -99,9 +99,9 @@ def test_draws_have_the_dtype_and_shape_of_the_space_and_their_mode_is_the_likel
     space, N = SPACES[name], 500
     distribution = make_distribution(space, CPU)
     outputs = torch.randn(1, distribution.num_outputs, dtype=torch.float64).expand(N, -1)
-    uniform = torch.rand(N, dtype=torch.float64)
-    drawn, mode = distribution.draw(outputs, uniform), distribution.mode(outputs)
-    assert again(drawn, distribution.draw(outputs, uniform))
+    noise = torch.rand(N, dtype=torch.float64)
+    drawn, mode = distribution.draw(outputs, noise), distribution.mode(outputs)
+    assert again(drawn, distribution.draw(outputs, noise))
     check_form(space, drawn)
     check_form(space, mode)
     best = distribution.evaluate(outputs, mode).log_prob
@@ -166,10 +166,10 @@ def test_floats_begin_in_the_middle_of_their_bounds_with_half_the_width_as_devia
 
 @pytest.mark.parametrize("space", [FLOATS, Leaf((4,), np.dtype(np.float32))], ids=["1", "none"])
 def test_floats_between_minus_one_and_one_are_those_of_no_bounds_to_the_bit(space: Leaf) -> None:
-    outputs, uniform = torch.randn(50, 8), torch.rand(50).double()
+    outputs, noise = torch.randn(50, 8), torch.rand(50).double()
     found, plain = make_distribution(space, CPU), make_distribution(space, CPU, in_units=False)
-    action = found.draw(outputs, uniform)
-    assert torch.equal(action, plain.draw(outputs, uniform))
+    action = found.draw(outputs, noise)
+    assert torch.equal(action, plain.draw(outputs, noise))
     for one, other in zip(
         found.evaluate(outputs, action), plain.evaluate(outputs, action), strict=True
     ):
@@ -180,8 +180,8 @@ def test_masked_integers_are_never_drawn_and_have_no_probability() -> None:
     distribution, N = make_distribution(INTEGERS, CPU), 2000
     mask = torch.tensor([[1, 0, 0, 1, 1, 0, 0, 0, 1, 0, 1]]).expand(N, -1)
     outputs = distribution.mask(torch.randn(N, 11), mask).requires_grad_()
-    for uniform in (torch.rand(N).double(), torch.zeros(N).double(), torch.ones(N).double()):
-        action = distribution.draw(outputs, uniform.clamp(max=1 - 2**-53), mask)
+    for noise in (torch.rand(N).double(), torch.zeros(N).double(), torch.ones(N).double()):
+        action = distribution.draw(outputs, noise.clamp(max=1 - 2**-53), mask)
         assert set(action[:, 0].tolist()) == {0}
         assert set(action[:, 1].tolist()) <= {0, 1} and set(action[:, 2].tolist()) <= {7, 9}
     found = distribution.evaluate(outputs, action)

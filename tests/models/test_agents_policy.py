@@ -15,8 +15,8 @@ pytestmark = pytest.mark.numeric
 def test_sample_on_known_distribution_gives_known_actions() -> None:
     # p = (0.25, 0.5, 0.25), cumulative 0.25, 0.75, 1
     logits = torch.tensor([0.25, 0.5, 0.25]).log().expand(6, 3)
-    uniform = torch.tensor([0.0, 0.24, 0.26, 0.74, 0.76, 0.999], dtype=torch.float64)
-    assert sample_categorical(logits, uniform).tolist() == [0, 0, 1, 1, 2, 2]
+    noise = torch.tensor([0.0, 0.24, 0.26, 0.74, 0.76, 0.999], dtype=torch.float64)
+    assert sample_categorical(logits, noise).tolist() == [0, 0, 1, 1, 2, 2]
 
 
 def test_sampled_frequencies_equal_softmax() -> None:
@@ -34,8 +34,8 @@ def test_sampled_frequencies_equal_softmax() -> None:
 def test_largest_uniform_gives_an_allowed_action(num_actions: int) -> None:
     torch.manual_seed(0)
     logits = torch.randn(1000, num_actions)
-    uniform = torch.full((1000,), np.nextafter(1.0, 0.0), dtype=torch.float64)
-    assert sample_categorical(logits, uniform).max() == num_actions - 1
+    noise = torch.full((1000,), np.nextafter(1.0, 0.0), dtype=torch.float64)
+    assert sample_categorical(logits, noise).max() == num_actions - 1
 
 
 def test_uniform_zero_never_gives_an_impossible_action() -> None:
@@ -47,26 +47,26 @@ def test_uniform_zero_never_gives_an_impossible_action() -> None:
 def test_mask_of_any_dtype_allows_what_is_not_zero(dtype: str) -> None:
     mask = torch.tensor([[0, 1, 1, 0]]).to(getattr(torch, dtype)).expand(64, -1)
     logits = masked(torch.zeros(64, 4), mask)
-    uniform = torch.linspace(0, np.nextafter(1.0, 0.0), 64, dtype=torch.float64)
-    assert set(sample_categorical(logits, uniform, mask).tolist()) == {1, 2}
+    noise = torch.linspace(0, np.nextafter(1.0, 0.0), 64, dtype=torch.float64)
+    assert set(sample_categorical(logits, noise, mask).tolist()) == {1, 2}
 
 
 def test_greedy_agent_takes_the_most_probable_action_whatever_the_uniform() -> None:
     torch.manual_seed(0)
     agent = PolicyAgent(make_model("mlp", Leaf((3,), np.dtype(np.float32)), 5))
-    observation, uniform = torch.randn(64, 3), torch.rand(64, dtype=torch.float64)
+    observation, noise = torch.randn(64, 3), torch.rand(64, dtype=torch.float64)
     best = agent.evaluate(observation).logits.argmax(1)
-    assert torch.equal(agent.greedy().act(observation, uniform, slice(0, 64)), best)
-    assert not torch.equal(agent.act(observation, uniform, slice(0, 64)), best)
+    assert torch.equal(agent.greedy().act(observation, noise, slice(0, 64)), best)
+    assert not torch.equal(agent.act(observation, noise, slice(0, 64)), best)
 
 
 def test_act_depends_on_each_row_alone() -> None:
     torch.manual_seed(0)
     agent = PolicyAgent(make_model("mlp", Leaf((3,), np.dtype(np.float32)), 5))
-    observation, uniform = torch.randn(8, 3), torch.rand(8, dtype=torch.float64)
-    together = agent.act(observation, uniform, slice(0, 8))
+    observation, noise = torch.randn(8, 3), torch.rand(8, dtype=torch.float64)
+    together = agent.act(observation, noise, slice(0, 8))
     alone = [
-        agent.act(observation[i : i + 1], uniform[i : i + 1], slice(i, i + 1)).item()
+        agent.act(observation[i : i + 1], noise[i : i + 1], slice(i, i + 1)).item()
         for i in range(8)
     ]
     assert together.tolist() == alone

@@ -135,20 +135,20 @@ def test_actions_and_states_in_a_sampler_are_those_of_each_environment_alone(
     sampler = SerialSampler(ToyEnv, config=config(num_groups=num_groups), seed=1)
     server = ActionServer(agent, sampler, CPU)
     state, is_first = torch.zeros(B, agent.model.state_size), torch.ones(B, dtype=torch.bool)
-    uniforms: list[Any] = []
+    noises: list[Any] = []
     num_begun = num_random = 0
 
     def act(step: Any) -> Any:
-        uniforms.append((step.t, step.columns, torch.from_numpy(step.uniform.copy())))
+        noises.append((step.t, step.columns, torch.from_numpy(step.noise.copy())))
         return server(step)
 
     with sampler:
         for _ in range(6):
-            uniforms.clear()
+            noises.clear()
             sampler.collect(act)
             batch = copies(server.finish())
             assert batch.recurrent_state is not None
-            for t, columns, uniform in uniforms:
+            for t, columns, noise in noises:
                 for i, b in enumerate(range(B)[columns]):
                     own = torch.zeros_like(state[b : b + 1]) if is_first[b] else state[b : b + 1]
                     num_begun += int(is_first[b])
@@ -157,7 +157,7 @@ def test_actions_and_states_in_a_sampler_are_those_of_each_environment_alone(
                     one = Sequences(own, torch.zeros(1, 1, dtype=torch.bool))
                     with torch.no_grad():
                         value, after = agent.model(batch.observation[t, b : b + 1], one)
-                    best, u = int(value[0, :, 0].argmax()), float(uniform[i])
+                    best, u = int(value[0, :, 0].argmax()), float(noise[i])
                     epsilon = float(epsilons[b])
                     expected = best if u >= epsilon else int(u / epsilon * 4)
                     num_random += expected != best
@@ -175,12 +175,12 @@ def test_masked_actions_are_never_taken_and_the_best_of_the_others_is() -> None:
     mask = (torch.rand(200, 4, generator=g) < 0.5).to(torch.int8)
     mask[:, 1] = 1
     state = torch.randn(200, agent.model.state_size, generator=g)
-    uniform = torch.rand(200, dtype=torch.float64, generator=g)
+    noise = torch.rand(200, dtype=torch.float64, generator=g)
     masked = {"observation": seen, "action_mask": mask}
-    action, after = agent.act(masked, uniform, slice(0, 200), one_step(state, None))
+    action, after = agent.act(masked, noise, slice(0, 200), one_step(state, None))
     value, expected = agent.model(seen, Sequences(state, torch.zeros(1, 200, dtype=torch.bool)))
     epsilon = torch.full((200,), 0.5)
-    assert torch.equal(action, epsilon_greedy(value.squeeze(2), uniform, epsilon, mask))
+    assert torch.equal(action, epsilon_greedy(value.squeeze(2), noise, epsilon, mask))
     assert mask.gather(1, action.unsqueeze(1)).all()
     torch.testing.assert_close(after, expected)
 
@@ -188,9 +188,9 @@ def test_masked_actions_are_never_taken_and_the_best_of_the_others_is() -> None:
 def test_agents_of_evaluations_have_their_own_epsilon_and_the_same_network() -> None:
     agent = make_agent(1.0)
     seen, state = torch.randint(3, (64, 3)), torch.randn(64, agent.model.state_size)
-    uniform = torch.linspace(0, 0.99, 64, dtype=torch.float64)
+    noise = torch.linspace(0, 0.99, 64, dtype=torch.float64)
     value, _ = agent.model(seen, Sequences(state, torch.zeros(1, 64, dtype=torch.bool)))
-    action, _ = agent.greedy().act(seen, uniform, slice(0, 64), one_step(state, None))
+    action, _ = agent.greedy().act(seen, noise, slice(0, 64), one_step(state, None))
     assert torch.equal(action, value.squeeze(2).argmax(1))
     other = agent.evaluating(0.25)
     assert type(other) is QAgent and other.model is agent.model
@@ -202,11 +202,11 @@ def test_agents_of_evaluations_have_their_own_epsilon_and_the_same_network() -> 
 def test_states_are_kept_for_each_environment_by_column() -> None:
     agent = make_agent([0.0, 0.0, 1.0])
     states = RecurrentStates(agent, 1, 3, CPU)
-    observation, uniform = torch.ones(3, 3, dtype=torch.int64), torch.zeros(3, dtype=torch.float64)
+    observation, noise = torch.ones(3, 3, dtype=torch.int64), torch.zeros(3, dtype=torch.float64)
     never = torch.zeros(3, dtype=torch.bool)
-    states.act(observation[:2], uniform[:2], 0, slice(0, 2), never[:2])
-    action = states.act(observation[2:], uniform[2:], 0, slice(2, 3), never[2:])
-    assert int(action) == 0  # the third environment's epsilon: uniform 0 is its first action
+    states.act(observation[:2], noise[:2], 0, slice(0, 2), never[:2])
+    action = states.act(observation[2:], noise[2:], 0, slice(2, 3), never[2:])
+    assert int(action) == 0  # the third environment's epsilon: noise 0 is its first action
     state = states.get_state()
     assert state.any(1).all()
     torch.testing.assert_close(state[0], state[2])

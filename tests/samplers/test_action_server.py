@@ -38,10 +38,10 @@ class RecordingAgent(PolicyAgent):
         self.given: list[Tensor] = []
         self.copies: list[tuple[Tensor, Tensor]] = []
 
-    def act(self, observation: Any, uniform: Tensor, columns: slice, memory: Any = None) -> Any:
+    def act(self, observation: Any, noise: Tensor, columns: slice, memory: Any = None) -> Any:
         self.given.append(observation)
-        self.copies.append((observation.clone(), uniform.clone()))
-        return super().act(observation, uniform, columns)
+        self.copies.append((observation.clone(), noise.clone()))
+        return super().act(observation, noise, columns)
 
 
 class TabularModel(PolicyValueModel):
@@ -88,9 +88,9 @@ def test_finished_rollout_is_the_samplers_own_memory() -> None:
 
 def test_actions_in_the_rollout_are_the_agents() -> None:
     sampler, agent, batch = collect_toy_rollout()
-    for t, (observation, uniform) in enumerate(agent.copies):
+    for t, (observation, noise) in enumerate(agent.copies):
         assert torch.equal(observation, batch.observation[t])
-        expected = PolicyAgent.act(agent, observation, uniform, slice(None))
+        expected = PolicyAgent.act(agent, observation, noise, slice(None))
         assert torch.equal(batch.action[t], expected)
     assert len(np.unique(sampler.rollout.action)) == 4
 

@@ -29,8 +29,8 @@ class TreeAgent(Agent):
     def __init__(self, space: Any, device: torch.device = CPU) -> None:
         self.space, self.device = space, device
 
-    def act(self, observation: Any, uniform: Tensor, columns: slice, memory: Any = None) -> Any:
-        return self.make(self.space, len(uniform))
+    def act(self, observation: Any, noise: Tensor, columns: slice, memory: Any = None) -> Any:
+        return self.make(self.space, len(noise))
 
     def make(self, space: Any, n: int) -> Any:
         if not isinstance(space, Leaf):
@@ -148,9 +148,9 @@ def test_masked_distribution_is_the_softmax_of_what_is_allowed() -> None:
     entropy = -(probabilities * logits.log_softmax(1)).sum(1)
     entropy.sum().backward()
     assert torch.isfinite(agent.model.scores.grad).all()
-    for uniform in (0.0, 1 - 2**-53):
-        actions = agent.act(observation, torch.full((2,), uniform, dtype=torch.float64), slice(2))
-        assert actions.tolist() == [0 if uniform == 0 else 3, 4]
+    for noise in (0.0, 1 - 2**-53):
+        actions = agent.act(observation, torch.full((2,), noise, dtype=torch.float64), slice(2))
+        assert actions.tolist() == [0 if noise == 0 else 3, 4]
 
 
 def test_algorithm_that_cannot_learn_a_space_says_so_by_name() -> None:

@@ -37,7 +37,7 @@ def config(reset_policy: Any = "immediate", groups: int = 1, **options: Any) -> 
 
 def policy(step: PolicyInput) -> Any:
     observed = np.abs(step.observation.sum(axis=1).astype(np.int64))
-    return (observed + (step.uniform * 2).astype(np.int64)) % 2
+    return (observed + (step.noise * 2).astype(np.int64)) % 2
 
 
 def batch_of(make: Any, autoreset: str = "disabled") -> Batched:

@@ -32,7 +32,7 @@ def collect(sampler: RolloutSampler, number: int, check: Callable[[PolicyInput],
         def policy(step: PolicyInput, is_first: Any = is_first) -> Any:
             is_first[step.t, step.columns] = step.is_first
             check(step)
-            return np.zeros(len(step.uniform), np.int64)
+            return np.zeros(len(step.noise), np.int64)
 
         rollout = sampler.collect(policy)
         told |= {

@@ -69,8 +69,8 @@ def queued() -> QueuedSampler:
     return QueuedSampler(ToyEnv, replace(CONFIG, num_workers=None), gamma=0.9, **sizes)
 
 
-def predict(observation, uniform) -> Prediction:
-    return Prediction(np.zeros(len(uniform), int), np.zeros(len(observation), np.float32), 0)
+def predict(observation, noise) -> Prediction:
+    return Prediction(np.zeros(len(noise), int), np.zeros(len(observation), np.float32), 0)
 
 
 USES = {

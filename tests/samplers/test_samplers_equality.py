@@ -24,7 +24,7 @@ def tabular_policy(step: PolicyInput) -> np.ndarray:
     """Actions by inverse CDF from a table over the step of the episode."""
     table = np.random.default_rng(0).dirichlet(np.ones(4), size=16)
     cumulative = table[step.observation[:, 2]].cumsum(axis=1)
-    return (step.uniform[:, None] > cumulative[:, :3]).sum(axis=1)
+    return (step.noise[:, None] > cumulative[:, :3]).sum(axis=1)
 
 
 def config(reset_policy: str = "immediate", groups: int = 1, **options: object) -> SamplerConfig:
@@ -151,7 +151,7 @@ def test_all_final_observations_of_a_rollout_are_kept_by_default(kind):
     options = SamplerConfig(num_envs=4, horizon=16, num_workers=1)
     with kind(partial(ScriptedEnv, "c", "c", "..c"), config=options) as sampler:
         for _ in range(2):
-            rollout = sampler.collect(lambda step: np.zeros(len(step.uniform), int))
+            rollout = sampler.collect(lambda step: np.zeros(len(step.noise), int))
             slots, b = np.nonzero(rollout.final_step >= 0)
             t = rollout.final_step[slots, b]
             assert len(t) == rollout.truncated.sum() > 30 and rollout.truncated[t, b].all()
@@ -199,12 +199,12 @@ def test_same_seed_gives_the_same_rollouts_and_another_seed_others():
     assert not np.array_equal(run(1)[0].observation, run(2)[0].observation)
 
 
-def test_uniforms_do_not_repeat_between_rollouts_or_environments():
+def test_noise_does_not_repeat_between_rollouts_or_environments():
     seen = []
 
     def policy(step):
-        seen.append(step.uniform.copy())
-        return np.zeros(len(step.uniform), int)
+        seen.append(step.noise.copy())
+        return np.zeros(len(step.noise), int)
 
     with SerialSampler(ToyEnv, config=config(), seed=0) as sampler:
         for _ in range(4):
@@ -223,7 +223,7 @@ def test_spec_may_name_a_type(kind):
     expected = Leaf((3,), np.dtype(np.float32))
     assert FloatEnv.spec == dataclasses.replace(ToyEnv.spec, observation=expected)
     with kind(FloatEnv, config=config(num_workers=1)) as sampler:
-        rollout = sampler.collect(lambda step: np.zeros(len(step.uniform), int))
+        rollout = sampler.collect(lambda step: np.zeros(len(step.noise), int))
         assert rollout.observation.dtype == np.float32
 
 

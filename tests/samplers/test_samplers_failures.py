@@ -225,7 +225,7 @@ print(fork, *pids, flush=True)
 if way == "stopped worker":
     os.kill(pids[0], signal.SIGSTOP)
 if way == "stuck":
-    sampler.collect(lambda step: [0] * len(step.uniform))
+    sampler.collect(lambda step: [0] * len(step.noise))
 time.sleep(600)
 """
 

@@ -23,12 +23,12 @@ TELLING = make_env_factory(TellingEnv, info_keys=KEYS)
 
 
 def policy(step: PolicyInput) -> np.ndarray:
-    return (step.uniform * 4).astype(np.int64)
+    return (step.noise * 4).astype(np.int64)
 
 
-def predict(observation: np.ndarray, uniform: np.ndarray) -> Prediction:
+def predict(observation: np.ndarray, noise: np.ndarray) -> Prediction:
     zeros = np.zeros(len(observation), np.float32)
-    return Prediction(np.zeros(len(uniform), np.int64), zeros, version=0)
+    return Prediction(np.zeros(len(noise), np.int64), zeros, version=0)
 
 
 def config(reset_policy: str = "immediate", **options: Any) -> SamplerConfig:
@@ -118,7 +118,7 @@ def test_info_tells_of_the_observation_behind_the_step() -> None:
 def test_environment_of_ones_own_names_its_numbers_in_its_spec() -> None:
     with ParallelSampler(SteppingEnv, config=config(num_workers=1)) as sampler:
         assert sampler.rollout_spec.info_keys == ("step", "action")
-        rollout = sampler.collect(lambda step: np.full(len(step.uniform), step.t % 2))
+        rollout = sampler.collect(lambda step: np.full(len(step.noise), step.t % 2))
         step = rollout.observation[:-1, :, 0] + 1
         expected = np.stack([step, rollout.action], axis=-1).astype(np.float32)
         expected[step == 3] = np.nan

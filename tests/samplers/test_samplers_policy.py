@@ -169,7 +169,7 @@ def test_a_step_that_was_sent_when_ctrl_c_came_is_not_forgotten(kind, monkeypatc
 @KINDS
 def test_extras_of_the_policy_are_in_the_rollout(kind: str) -> None:
     def policy(step: PolicyInput) -> PolicyOutput:
-        values = torch.from_numpy(step.uniform).float().requires_grad_()
+        values = torch.from_numpy(step.noise).float().requires_grad_()
         state = np.stack([step.observation[:, 0], np.full(len(values), step.t)], axis=1)
         return PolicyOutput(
             torch.zeros(len(values), dtype=torch.int64), {"value": values, "state": state}
@@ -193,9 +193,9 @@ def without(step: PolicyInput) -> Any:
 
 
 def giving(*names: str, of: Any = None) -> Any:
-    """A policy that gives extras of these names, each ``of`` or the uniforms."""
+    """A policy that gives extras of these names, each ``of`` or the noise."""
     return lambda step: PolicyOutput(
-        zeros(step), dict.fromkeys(names, step.uniform if of is None else of)
+        zeros(step), dict.fromkeys(names, step.noise if of is None else of)
     )
 
 

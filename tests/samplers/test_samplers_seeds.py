@@ -23,7 +23,7 @@ def make_batch(n: int) -> SyncVectorEnv:
 
 
 def policy(step: PolicyInput) -> Any:
-    return np.zeros(len(step.uniform), np.int64)
+    return np.zeros(len(step.noise), np.int64)
 
 
 def play(kind: Any, seed: int, factory: Any = FACTORY, **options: Any) -> Any:

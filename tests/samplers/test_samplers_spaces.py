@@ -37,11 +37,11 @@ def config(reset_policy: Any = "immediate", **options: Any) -> SamplerConfig:
 
 
 def random_policy(space: Any, step: PolicyInput) -> Any:
-    """Actions that follow from the uniforms alone, allowed ones where there is a mask."""
-    out = zeros(space, len(step.uniform))
+    """Actions that follow from the noise alone, allowed ones where there is a mask."""
+    out = zeros(space, len(step.noise))
     names = step.observation.dtype.names or ()
-    for i, uniform in enumerate(step.uniform):
-        rng = np.random.default_rng(int(uniform * 2**53))
+    for i, noise in enumerate(step.noise):
+        rng = np.random.default_rng(int(noise * 2**53))
         mask = step.observation["action_mask"][i : i + 1] if "action_mask" in names else None
         if mask is not None and not np.frombuffer(mask.tobytes(), np.uint8).any():
             mask = None  # it waits for its reset
@@ -195,7 +195,7 @@ def test_mask_of_a_batch_that_allows_nothing_is_one_error(autoreset: str) -> Non
 
     with SerialSampler(Batched(make), config=config(decorrelation_steps=0)) as sampler:
         with pytest.raises(SamplerError, match=r"environment 0: its action_mask allows no action"):
-            sampler.collect(lambda step: np.zeros(len(step.uniform), int))
+            sampler.collect(lambda step: np.zeros(len(step.noise), int))
 
 
 class ClosedEnv:
@@ -243,14 +243,14 @@ def test_mask_that_allows_nothing_is_an_error_that_names_the_environment(
     options = config(num_workers=1, decorrelation_steps=decorrelation_steps)
     with pytest.raises(RuntimeError, match=r"environment \d \(closed\): its action_mask allows no"):
         with kind(partial(ClosedEnv, num_steps), config=options) as sampler:
-            sampler.collect(lambda step: np.zeros(len(step.uniform), int))
+            sampler.collect(lambda step: np.zeros(len(step.noise), int))
 
 
 @pytest.mark.parametrize("reset_policy", ["immediate", "wait"])
 def test_mask_may_allow_nothing_where_an_episode_has_ended(reset_policy: str) -> None:
     with SerialSampler(partial(ClosedEnv, 3), config=config(reset_policy)) as sampler:
         for _ in range(2):
-            rollout = sampler.collect(lambda step: np.zeros(len(step.uniform), int))
+            rollout = sampler.collect(lambda step: np.zeros(len(step.noise), int))
     assert rollout.terminated.any()
 
 

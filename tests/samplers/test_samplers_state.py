@@ -51,7 +51,7 @@ class Toy(ToyEnv):
 
 
 def policy(num_actions: int, step: PolicyInput) -> Any:
-    return (step.uniform * num_actions).astype(np.int64)
+    return (step.noise * num_actions).astype(np.int64)
 
 
 def collect(sampler: RolloutSampler, number: int) -> list[Any]:

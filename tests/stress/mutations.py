@@ -317,8 +317,8 @@ mask_skipped agents/masks.py algos/test_algos_dqn.py algos/test_masked_learners.
 + masked_fill(mask != mask,
 
 eps_greedy_reversed agents/q.py algos/test_algos_dqn.py
-- torch.where(uniform < epsilon, any_action, q_value.argmax(1))
-+ torch.where(uniform >= epsilon, any_action, q_value.argmax(1))
+- torch.where(noise < epsilon, any_action, q_value.argmax(1))
++ torch.where(noise >= epsilon, any_action, q_value.argmax(1))
 
 nstep_high_off_by_one algos/replay/memory.py algos/test_replay.py
 - return max(0, self.num_stored - self.spec.n_step)

@@ -92,6 +92,6 @@ def test_numbers_of_a_batch_begin_later_too() -> None:
 
     factory = numbered(Batched(make_batch, indexed=True), 7)
     with SerialSampler(factory, num_envs=4, horizon=1) as sampler:
-        sampler.collect(lambda step: np.zeros(len(step.uniform), np.int64))
+        sampler.collect(lambda step: np.zeros(len(step.noise), np.int64))
     assert made == [(1, 7), (4, 7)]
     assert numbered(make, 0) is make

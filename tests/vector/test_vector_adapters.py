@@ -50,7 +50,7 @@ gymnasium.register("Noisy-v0", Noisy)
 
 
 def policy(step: PolicyInput) -> Any:
-    return (step.uniform * 2).astype(np.int64)
+    return (step.noise * 2).astype(np.int64)
 
 
 def play(batched: Batched, num_steps: int, num_actions: int) -> list[tuple[Any, ...]]:
@@ -143,7 +143,7 @@ def test_batch_with_actions_that_are_arrays():
     rollouts = []
     for env in ("Pendulum-v1", "gymnasium-vec:Pendulum-v1"):
         with SerialSampler(env, **options) as sampler:
-            rollouts.append(sampler.collect(lambda step: 4 * step.uniform[:, None] - 2))
+            rollouts.append(sampler.collect(lambda step: 4 * step.noise[:, None] - 2))
     for name in ("observation", "action", "reward"):
         assert np.array_equal(*(getattr(each, name) for each in rollouts)), name
 

@@ -86,7 +86,7 @@ def steps_of(num: int) -> PolicyInput:
 
 
 def actions(agent: PolicyAgent, step: PolicyInput) -> Any:
-    tensors = torch.from_numpy(step.observation.copy()), torch.from_numpy(step.uniform)
+    tensors = torch.from_numpy(step.observation.copy()), torch.from_numpy(step.noise)
     return agent.act(*tensors, step.columns).numpy()
 
 

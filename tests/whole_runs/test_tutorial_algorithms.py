@@ -146,13 +146,13 @@ def swings(seed: int, T: int, B: int) -> RolloutTensors:
 @pytest.mark.usefixtures("modules")
 def test_td3_acts_by_noise_and_is_evaluated_without() -> None:
     learner, _ = make_td3()
-    agent, uniform = learner.agent, torch.rand(2, 4).double()
+    agent, noise = learner.agent, torch.rand(2, 4).double()
     assert agent.is_random
     for seed in range(2):
         learner.update(swings(seed, 4, 2), 0.0)
     assert not agent.is_random
     for each, is_same in ((agent, False), (learner.config.evaluating(agent), True)):
-        chosen = [each.act(torch.ones(4, 3), numbers, slice(0, 4)) for numbers in uniform]
+        chosen = [each.act(torch.ones(4, 3), numbers, slice(0, 4)) for numbers in noise]
         assert torch.equal(*chosen) == is_same
 
 

@@ -66,8 +66,8 @@ def main(num_generations: int = 15) -> float:
             weights = rng.normal(mean, spread, size=(NUM_ENVS, 3))
 
             def policy(step: PolicyInput, weights: np.ndarray = weights) -> np.ndarray:
-                """step.observation: [n, 2]; step.columns: which environments these are."""
-                own = weights[step.columns]
+                """step.observation: [n, 2]; step.env_slice: which environments these are."""
+                own = weights[step.env_slice]
                 push = (own[:, :2] * step.observation).sum(axis=1) + own[:, 2]
                 return (push > 0).astype(np.int64)
 

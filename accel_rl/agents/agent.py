@@ -39,7 +39,7 @@ class Agent:
         return remembers(self.model)
 
     def act(
-        self, observation: Any, noise: Tensor, columns: slice, memory: Sequences | None = None
+        self, observation: Any, noise: Tensor, env_slice: slice, memory: Sequences | None = None
     ) -> Any:
         """Choose an action for each of ``N`` environments.
 
@@ -47,7 +47,7 @@ class Agent:
             observation: ``[N, ...]``.
             noise: ``[N]`` random numbers in [0, 1), on the device of the observation. An agent
                 uses no other randomness.
-            columns: the environments, as columns of the rollout.
+            env_slice: the environments, as columns of the rollout.
             memory: what came before, see `one_step`, for a network with a memory.
 
         Returns:

@@ -67,7 +67,7 @@ class BoundedAgent(Agent):
 
     @torch.inference_mode()
     def act(
-        self, observation: Any, noise: Tensor, columns: slice, memory: Sequences | None = None
+        self, observation: Any, noise: Tensor, env_slice: slice, memory: Sequences | None = None
     ) -> Any:
         """Actions ``[N, *shape]`` within the bounds, with the parameters as they are now.
 

@@ -42,7 +42,7 @@ class PolicyAgent(Agent):
 
     @torch.inference_mode()
     def act(
-        self, observation: Any, noise: Tensor, columns: slice, memory: Sequences | None = None
+        self, observation: Any, noise: Tensor, env_slice: slice, memory: Sequences | None = None
     ) -> Any:
         """Choose actions, see `Agent.act`. A greedy agent uses no random numbers."""
         if self.normalizer is not None:
@@ -52,7 +52,7 @@ class PolicyAgent(Agent):
 
     @torch.inference_mode()
     def act_with_log_prob(
-        self, observation: Any, noise: Tensor, columns: slice, memory: Sequences | None = None
+        self, observation: Any, noise: Tensor, env_slice: slice, memory: Sequences | None = None
     ) -> Any:
         """Draw actions like `act` of an agent that is not greedy.
 

@@ -42,10 +42,10 @@ class QAgent(Agent):
 
     @torch.inference_mode()
     def act(
-        self, observation: Any, noise: Tensor, columns: slice, memory: Sequences | None = None
+        self, observation: Any, noise: Tensor, env_slice: slice, memory: Sequences | None = None
     ) -> Any:
         """Choose actions, see `Agent.act`."""
-        epsilon = self.epsilon[columns] if len(self.epsilon) > 1 else self.epsilon
+        epsilon = self.epsilon[env_slice] if len(self.epsilon) > 1 else self.epsilon
         action, after = self._choose(self, observation, noise, epsilon, memory)
         return action if memory is None else (action, after)
 

@@ -67,7 +67,7 @@ class RecurrentStates:
         observation: Any,
         noise: Tensor,
         t: int,
-        columns: slice,
+        env_slice: slice,
         is_first: Tensor,
         reward: Tensor | None = None,
     ) -> Any:
@@ -77,7 +77,7 @@ class RecurrentStates:
             observation: ``[n, ...]``.
             noise: ``[n]`` random numbers in [0, 1).
             t: the step.
-            columns: the environments, as columns of the rollout.
+            env_slice: the environments, as columns of the rollout.
             is_first: ``[n]``, True where an episode begins. The state is zeros there.
             reward: ``[n]``, rewards of the previous step, if they are needed and `finish` did not
                 get them.
@@ -86,18 +86,18 @@ class RecurrentStates:
             Actions ``[n, ...]``, or `Drawn` ones, as `choose` gives them.
         """
         if self._previous is not None and reward is not None:
-            self._state[columns, -1] = reward
+            self._state[env_slice, -1] = reward
             if t > 0:
-                self._rows[t, columns, -1] = reward.to(self._rows.dtype)
-        state = self._state[columns].masked_fill(is_first.unsqueeze(1), 0)
+                self._rows[t, env_slice, -1] = reward.to(self._rows.dtype)
+        state = self._state[env_slice].masked_fill(is_first.unsqueeze(1), 0)
         if t == 0:
-            self._rows[0, columns] = state
+            self._rows[0, env_slice] = state
         own, previous = split_state(self._model, state)
-        chosen, after = self.choose(observation, noise, columns, one_step(own, previous))
+        chosen, after = self.choose(observation, noise, env_slice, one_step(own, previous))
         action = chosen.action if isinstance(chosen, Drawn) else chosen
         after = joined_state(self._model, after, action)
-        self._rows[t + 1, columns] = after
-        self._state[columns] = after
+        self._rows[t + 1, env_slice] = after
+        self._state[env_slice] = after
         return chosen
 
     def finish(self, reward: Tensor | None = None) -> Remembered:

@@ -99,7 +99,7 @@ class ActionServer:
 
     def _replay(self, graphs: ActingGraphs, step: PolicyInput, kind: Hashable) -> Any:
         """As `__call__`, where all that the device does for a step is one graph."""
-        rows, columns = self._rows, step.columns
+        rows, env_slice = self._rows, step.env_slice
         assert isinstance(rows, _DeviceRows)
         is_carried, staged = rows.stage(step), None
         if rows.num_graphs > MOST_ROW_GRAPHS or not rows.is_registered:
@@ -107,20 +107,20 @@ class ActionServer:
 
         def act() -> Mapping[str, Tensor]:
             row = rows.load(step, is_carried) if staged is None else staged
-            action, extras = self._actor.act(*rows.seen(row, columns), step, rows)
-            rows.send(columns, action)
+            action, extras = self._actor.act(*rows.seen(row, env_slice), step, rows)
+            rows.send(env_slice, action)
             return extras
 
         place = None if staged is not None else (step.t, is_carried, rows.address, kind)
-        self._keep(graphs.run((columns.start, columns.stop), place, act), step)
-        return rows.wait(columns)
+        self._keep(graphs.run((env_slice.start, env_slice.stop), place, act), step)
+        return rows.wait(env_slice)
 
     def _keep(self, extras: Mapping[str, Tensor], step: PolicyInput) -> None:
         for name, values in extras.items():
             if name not in self._extras:
                 given = *self._sizes, values
                 self._extras[name] = Kept(*given, keeps_rollout=self._keeps_rollout)
-            self._extras[name].keep(values, step.t, step.columns)
+            self._extras[name].keep(values, step.t, step.env_slice)
 
     def finish(self) -> RolloutTensors:
         """Return the rollout that ``collect`` has completed.
@@ -265,27 +265,27 @@ class _DeviceRows:
         self.is_registered = register(self._shared, device)
 
     def read(self, step: PolicyInput) -> tuple[Any, Tensor]:
-        return self.seen(self.load(step, self.stage(step)), step.columns)
+        return self.seen(self.load(step, self.stage(step)), step.env_slice)
 
     def stage(self, step: PolicyInput) -> bool:
         """What of `read` the host does. Returns whether the device has the row already."""
-        columns = step.columns
+        env_slice = step.env_slice
         is_same = self._generation == self._sampler.generation
-        is_carried = bool(step.t == 0 and is_same and self._is_carried[columns].all())
+        is_carried = bool(step.t == 0 and is_same and self._is_carried[env_slice].all())
         if is_carried:
-            self._is_carried[columns] = False
+            self._is_carried[env_slice] = False
         else:
             self._follows &= step.t > 0
-        self._noise[columns].numpy()[:] = step.noise
-        self._is_first[columns].numpy()[:] = step.is_first
-        self._reward[columns].numpy()[:] = step.reward
+        self._noise[env_slice].numpy()[:] = step.noise
+        self._is_first[env_slice].numpy()[:] = step.is_first
+        self._reward[env_slice].numpy()[:] = step.reward
         return is_carried
 
     def load(self, step: PolicyInput, is_carried: bool) -> Tensor:
         """Have the device fill the row, ``[n, ...]``."""
-        row = self._observation[step.t, step.columns]
+        row = self._observation[step.t, step.env_slice]
         if is_carried:
-            row.copy_(self._before[-1, step.columns])
+            row.copy_(self._before[-1, step.env_slice])
         else:
             row.copy_(_raw(step.observation), non_blocking=True)
         return row
@@ -294,13 +294,13 @@ class _DeviceRows:
         """As `load`; returns a copy in a place that is the same for every row."""
         if self._staging is None:
             self._staging = torch.empty_like(self._observation[0])
-        staged = self._staging[step.columns]
+        staged = self._staging[step.env_slice]
         staged.copy_(self.load(step, is_carried))
         return staged
 
-    def seen(self, row: Tensor, columns: slice) -> tuple[Any, Tensor]:
+    def seen(self, row: Tensor, env_slice: slice) -> tuple[Any, Tensor]:
         """Observation and noise of a row, which `load` gave."""
-        noise = self._noise[columns].to(self._device, non_blocking=True)
+        noise = self._noise[env_slice].to(self._device, non_blocking=True)
         return tensor_views(self._spec.observation, row), noise
 
     @property
@@ -315,28 +315,28 @@ class _DeviceRows:
         return len(self._observation) * self._sampler.config.num_groups * num_rollouts
 
     def read_is_first(self, step: PolicyInput) -> Tensor:
-        return self._is_first[step.columns].to(self._device, non_blocking=True)
+        return self._is_first[step.env_slice].to(self._device, non_blocking=True)
 
     def read_reward(self, step: PolicyInput) -> Tensor:
-        return self._reward[step.columns].to(self._device, non_blocking=True)
+        return self._reward[step.env_slice].to(self._device, non_blocking=True)
 
     def answer(self, step: PolicyInput, action: Any) -> Any:
-        self.send(step.columns, action)
-        return self.wait(step.columns)
+        self.send(step.env_slice, action)
+        return self.wait(step.env_slice)
 
-    def send(self, columns: slice, action: Any) -> None:
+    def send(self, env_slice: slice, action: Any) -> None:
         """Have the device send actions to the host."""
-        pinned, space = self._action[columns], self._spec.action
+        pinned, space = self._action[env_slice], self._spec.action
         if not isinstance(space, Leaf):
-            packed = self._packed[columns]
+            packed = self._packed[env_slice]
             map_leaves(Tensor.copy_, tensor_views(space, packed), action)
             action = packed
         pinned.copy_(action, non_blocking=True)
 
-    def wait(self, columns: slice) -> Any:
+    def wait(self, env_slice: slice) -> Any:
         """The actions that were sent."""
         torch.cuda.current_stream(self._device).synchronize()  # the only one of the step
-        return _arrays(tensor_views(self._spec.action, self._action[columns]))
+        return _arrays(tensor_views(self._spec.action, self._action[env_slice]))
 
     def finish(self) -> RolloutTensors:
         self._observation[-1].copy_(self._shared[-1], non_blocking=True)

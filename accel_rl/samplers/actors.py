@@ -42,7 +42,7 @@ class Actor:
         self, observation: Any, noise: Tensor, step: PolicyInput, reader: Reader
     ) -> PolicyOutput:
         """Return actions, and what is kept of the step: tensors ``[n, ...]``."""
-        return _output(self.choose(observation, noise, step.columns))
+        return _output(self.choose(observation, noise, step.env_slice))
 
     def finish(self, reward: Tensor) -> dict[str, Any]:
         """Return what a complete rollout has beside that, by field of `RolloutTensors`.
@@ -86,7 +86,7 @@ class Remembering(Actor):
         self._states.choose = self.choose
         reward = reader.read_reward(step) if self._takes_reward else None
         is_first = reader.read_is_first(step)
-        given = observation, noise, step.t, step.columns, is_first, reward
+        given = observation, noise, step.t, step.env_slice, is_first, reward
         return _output(self._states.act(*given))
 
     def finish(self, reward: Tensor) -> dict[str, Any]:
@@ -118,9 +118,9 @@ class Kept:
         self._rows = first.new_zeros(horizon, num_envs, *first.shape[1:])
         self._before = torch.zeros_like(self._rows) if keeps_rollout else self._rows
 
-    def keep(self, values: Tensor, t: int, columns: slice) -> None:
+    def keep(self, values: Tensor, t: int, env_slice: slice) -> None:
         """Keep the values of one step."""
-        self._rows[t, columns] = values
+        self._rows[t, env_slice] = values
 
     def finish(self) -> Tensor:
         """Return those of a complete rollout."""

@@ -190,7 +190,7 @@ class PolicyInput(NamedTuple):
         noise: ``[n]`` float64, seeded random numbers in [0, 1). A policy that draws its actions
             from them returns the same actions for every number of groups and workers.
         t: the step, ``0 .. T - 1``.
-        columns: the environments of the group, as columns of the rollout.
+        env_slice: the environments of the group, as columns of the rollout.
         is_first: ``[n]`` bool, True where ``observation`` is the first of an episode, or of a life
             if lives count as episodes. A policy with a memory resets it there.
         reward: ``[n]`` float32, reward of the previous step as the learner sees it, a view.
@@ -200,7 +200,7 @@ class PolicyInput(NamedTuple):
     observation: NDArray[Any]
     noise: NDArray[np.float64]
     t: int
-    columns: slice
+    env_slice: slice
     is_first: NDArray[np.bool_]
     reward: NDArray[np.float32]
 

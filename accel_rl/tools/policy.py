@@ -133,20 +133,20 @@ class SavedPolicy:
         if n == 0:  # networks know no shape of nothing
             return views(self.env_spec.action, zeros(self.env_spec.action, 0))
         if isinstance(step, PolicyInput):
-            noise, columns, is_first = step.noise, step.columns, step.is_first
+            noise, env_slice, is_first = step.noise, step.env_slice, step.is_first
             reward = step.reward
         else:
             is_first = self._told(is_first, n)
             reward = self._told_reward(reward, is_first)
-            noise, columns = self._rng.random(n), slice(0, n)
+            noise, env_slice = self._rng.random(n), slice(0, n)
         tensors = tensor_views(self.env_spec.observation, observation)
         observed = map_leaves(lambda each: each.to(self._device), tensors)
         drawn = torch.from_numpy(noise).to(self._device)
         if self.agent.remembers:
-            states = self._states_of(self.agent, columns.stop)
+            states = self._states_of(self.agent, env_slice.stop)
             begun = torch.from_numpy(is_first).to(self._device)
             last = torch.from_numpy(reward).to(self._device) if states.needs_reward else None
-            action = states.act(observed, drawn, 0, columns, begun, last)
+            action = states.act(observed, drawn, 0, env_slice, begun, last)
         else:
             action = self.agent.act(observed, drawn, slice(0, n))
         arrays = map_leaves(lambda each: each.cpu().numpy(), action)

@@ -125,7 +125,7 @@ class PullingServer:
         self._learns_newest = learns_newest
 
     def __call__(self, step: PolicyInput) -> Any:
-        is_first = step.columns.start == 0  # of the groups that take this step
+        is_first = step.env_slice.start == 0  # of the groups that take this step
         if step.t > 0 and step.t % self._pull_steps == 0 and is_first:
             if self._behaviour is not None:
                 self._behaviour.note(step.t)

@@ -31,7 +31,7 @@ class Anything(Agent):
     def __init__(self, spec: EnvSpec, seed: int) -> None:
         self.spec, self.rng = spec, np.random.default_rng(seed)
 
-    def act(self, observation: Any, noise: Tensor, columns: slice, memory: Any = None) -> Any:
+    def act(self, observation: Any, noise: Tensor, env_slice: slice, memory: Any = None) -> Any:
         mask = None
         if self.spec.mask is not None:
             mask = observation["action_mask"].numpy()

@@ -149,7 +149,9 @@ class Numbers(Agent):
         self.space = space
         self.given: list[Any] = []
 
-    def act(self, observation: Any, noise: torch.Tensor, columns: slice, memory: Any = None) -> Any:
+    def act(
+        self, observation: Any, noise: torch.Tensor, env_slice: slice, memory: Any = None
+    ) -> Any:
         self.given.append(copied(observation))
         drawn = [
             random_values(self.space, np.random.default_rng(int(u * 2**53)), 1)

@@ -139,7 +139,7 @@ def test_actions_and_states_in_a_sampler_are_those_of_each_environment_alone(
     num_begun = num_random = 0
 
     def act(step: Any) -> Any:
-        noises.append((step.t, step.columns, torch.from_numpy(step.noise.copy())))
+        noises.append((step.t, step.env_slice, torch.from_numpy(step.noise.copy())))
         return server(step)
 
     with sampler:

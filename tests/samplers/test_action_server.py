@@ -38,10 +38,10 @@ class RecordingAgent(PolicyAgent):
         self.given: list[Tensor] = []
         self.copies: list[tuple[Tensor, Tensor]] = []
 
-    def act(self, observation: Any, noise: Tensor, columns: slice, memory: Any = None) -> Any:
+    def act(self, observation: Any, noise: Tensor, env_slice: slice, memory: Any = None) -> Any:
         self.given.append(observation)
         self.copies.append((observation.clone(), noise.clone()))
-        return super().act(observation, noise, columns)
+        return super().act(observation, noise, env_slice)
 
 
 class TabularModel(PolicyValueModel):

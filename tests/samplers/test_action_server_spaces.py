@@ -29,7 +29,7 @@ class TreeAgent(Agent):
     def __init__(self, space: Any, device: torch.device = CPU) -> None:
         self.space, self.device = space, device
 
-    def act(self, observation: Any, noise: Tensor, columns: slice, memory: Any = None) -> Any:
+    def act(self, observation: Any, noise: Tensor, env_slice: slice, memory: Any = None) -> Any:
         return self.make(self.space, len(noise))
 
     def make(self, space: Any, n: int) -> Any:

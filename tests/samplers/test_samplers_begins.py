@@ -30,7 +30,7 @@ def collect(sampler: RolloutSampler, number: int, check: Callable[[PolicyInput],
         is_first = np.zeros((T, sampler.config.num_envs), np.bool_)
 
         def policy(step: PolicyInput, is_first: Any = is_first) -> Any:
-            is_first[step.t, step.columns] = step.is_first
+            is_first[step.t, step.env_slice] = step.is_first
             check(step)
             return np.zeros(len(step.noise), np.int64)
 
@@ -63,7 +63,7 @@ def test_episodes_begin_after_resets_and_lost_lives(kind: str, reset_policy: str
 
         def check(step: PolicyInput) -> None:
             for b, (_, episode, t), is_first in zip(
-                range(step.columns.start, step.columns.stop),
+                range(step.env_slice.start, step.env_slice.stop),
                 step.observation,
                 step.is_first,
                 strict=True,
@@ -120,7 +120,7 @@ def told_by_row(sampler: RolloutSampler, policy: Any = zeros) -> np.ndarray:
     is_first = np.zeros((ROWS, sampler.config.num_envs), np.bool_)
 
     def telling(step: PolicyInput) -> Any:
-        is_first[step.t, step.columns] = step.is_first
+        is_first[step.t, step.env_slice] = step.is_first
         return policy(step)
 
     sampler.collect(telling)
@@ -167,7 +167,7 @@ def test_environments_of_a_worker_lost_in_a_reset_that_was_waited_for_begin_anew
 @PROCESSES
 def test_environments_of_a_worker_lost_within_a_rollout_begin_anew_in_the_next_row() -> None:
     def losing(step: PolicyInput) -> Any:
-        if step.t == 2 and step.columns.start == 4:  # group 1 has not got its step yet
+        if step.t == 2 and step.env_slice.start == 4:  # group 1 has not got its step yet
             lose_worker(sampler, after_order_of=0)
         return zeros(step)
 

@@ -99,7 +99,7 @@ def test_observations_that_a_policy_keeps_are_those_of_the_rollout(kind, reset_p
             kept.clear()
             rollout = sampler.collect(keeping_policy)
             for step in kept:
-                expected = rollout.observation[step.t, step.columns]
+                expected = rollout.observation[step.t, step.env_slice]
                 assert np.array_equal(step.observation, expected)
 
 

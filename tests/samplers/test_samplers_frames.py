@@ -17,7 +17,7 @@ def num_frames_of_rollout(horizon: int) -> int:
     """Of the second rollout, in which no group is waited for, but at its end."""
 
     def policy(step: PolicyInput) -> np.ndarray:
-        other = int(step.columns.start == 0)
+        other = int(step.env_slice.start == 0)
         while shared.done[0, other] != shared.sequence[other]:
             time.sleep(0.001)
         return np.zeros(len(step.observation), np.int64)

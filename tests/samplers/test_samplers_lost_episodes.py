@@ -28,7 +28,7 @@ def test_part_of_a_game_is_not_reported_after_a_loss_within_a_rollout() -> None:
 
     def losing(step) -> np.ndarray:
         # Group 1 has not got its last step of the rollout yet, group 0 takes it first.
-        if step.t == T - 1 and step.columns.start == 4:
+        if step.t == T - 1 and step.env_slice.start == 4:
             lose_worker(sampler, after_order_of=0)
             ended[:4] = sampler.rollout.episode_ended[T - 1, :4]
         return zeros(step)
@@ -57,7 +57,7 @@ def test_part_of_a_game_is_not_reported_after_a_loss_between_rollouts(reset_poli
 
 def test_final_observations_of_before_a_loss_are_kept_after_it() -> None:
     def losing(step) -> np.ndarray:
-        if step.t == 5 and step.columns.start == 4:
+        if step.t == 5 and step.env_slice.start == 4:
             lose_worker(sampler, after_order_of=0)
         return zeros(step)
 

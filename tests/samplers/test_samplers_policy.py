@@ -58,7 +58,7 @@ def test_environments_go_on_where_they_were_when_the_policy_raised(kind, place, 
     is_new: list[list[bool]] = [[] for _ in range(B)]
 
     def policy(step: PolicyInput) -> np.ndarray:
-        columns = range(step.columns.start, step.columns.stop)
+        columns = range(step.env_slice.start, step.env_slice.stop)
         if place == (step.t, place[1]) and place[1] in columns and errors:
             raise errors.pop()
         for b, observation, is_first in zip(columns, step.observation, step.is_first, strict=True):
@@ -219,7 +219,7 @@ def test_extras_that_change_are_refused(place, other, message) -> None:
             sampler.collect(giving("value"))
 
         def policy(step: PolicyInput) -> Any:
-            is_other = step.t == t and step.columns.start <= first < step.columns.stop
+            is_other = step.t == t and step.env_slice.start <= first < step.env_slice.stop
             return (other if is_other else giving("value"))(step)
 
         with pytest.raises(ValueError, match=message):

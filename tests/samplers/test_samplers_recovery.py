@@ -283,10 +283,10 @@ def test_groups_are_cut_when_all_have_been_received(tmp_path: Path) -> None:
     """The worker dies in the step of group 1, and has done that of group 0."""
 
     def policy(step: PolicyInput) -> np.ndarray:
-        if step.t == 2 and step.columns.start == 2:
+        if step.t == 2 and step.env_slice.start == 2:
             while sampler._pool._orders.owes(0, 2):  # it is to have nothing to do for group 2
                 time.sleep(0.001)
-        if step.t == 2 and step.columns.start == 4:
+        if step.t == 2 and step.env_slice.start == 4:
             await_end(sampler._pool, tmp_path)
             raise ZeroDivisionError
         return zeros(step)

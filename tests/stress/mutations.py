@@ -548,7 +548,7 @@ gaussian_density_without_deviation agents/distributions.py models/test_agents_di
 + square / 2 + log(2 * pi) / 2
 
 memory_not_told_reward agents/recurrent_states.py models/test_models_memory.py
-- self._state[columns, -1] = reward
+- self._state[env_slice, -1] = reward
 + pass
 
 begins_behind_invalid_lost agents/batch.py samplers/test_recurrent_acting.py

@@ -146,7 +146,7 @@ def test_masks_tell_the_environments_apart_where_episodes_end_at_different_steps
     config = SamplerConfig(num_envs=num_envs, horizon=T)
     actions = np.random.default_rng(0).integers(4, size=(T, num_envs))
     with SerialSampler(ToyEnv, config=config, seed=4) as serial:
-        rollout = serial.collect(lambda step: actions[step.t, step.columns])
+        rollout = serial.collect(lambda step: actions[step.t, step.env_slice])
     env = VectorEnv(ToyEnv, num_envs, num_workers=1, autoreset_mode="SameStep", seed=4)
     assert np.array_equal(env.reset()[0], rollout.observation[0])
     num_final = 0

@@ -87,7 +87,7 @@ def steps_of(num: int) -> PolicyInput:
 
 def actions(agent: PolicyAgent, step: PolicyInput) -> Any:
     tensors = torch.from_numpy(step.observation.copy()), torch.from_numpy(step.noise)
-    return agent.act(*tensors, step.columns).numpy()
+    return agent.act(*tensors, step.env_slice).numpy()
 
 
 @pytest.mark.slow

@@ -6,9 +6,9 @@ from accel_rl.options import check_kind
 from accel_rl.samplers.base import SamplerConfig
 
 
-def check_queued(config: SamplerConfig, most_agents: int) -> None:
+def check_queued(config: SamplerConfig, max_agents: int) -> None:
     """Raises ValueError where an option of ``config`` has no use with agents that never wait."""
-    check_kind(int, most_agents=most_agents)
+    check_kind(int, max_agents=max_agents)
     if config.reset_policy != "immediate":
         raise ValueError(
             f"reset_policy={config.reset_policy} needs rollouts, and agents of GA3C give none; use "
@@ -27,10 +27,10 @@ def check_queued(config: SamplerConfig, most_agents: int) -> None:
     for name in ("workers_per_core", "cores_per_worker"):
         if getattr(config, name) != 1:
             raise ValueError(f"{name} is {getattr(config, name)}; GA3C has no use for it")
-    if most_agents < config.num_groups:
+    if max_agents < config.num_groups:
         raise ValueError(
-            f"most_agents (on the command line max_agents) is {most_agents}, less than the "
-            f"num_groups={config.num_groups} agents at the start; use {config.num_groups} or more"
+            f"max_agents is {max_agents}, less than the num_groups={config.num_groups} agents at "
+            f"the start; use {config.num_groups} or more"
         )
 
 

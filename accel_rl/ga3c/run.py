@@ -52,7 +52,7 @@ class Tuning:
         start = (learner.num_predictors, learner.num_trainers, config.sampler.num_groups)
         most_threads = max(2 * len(available_cpus()), *start[:2])
         rng = np.random.default_rng(np.random.SeedSequence([config.seed, 5]))
-        most = (most_threads, most_threads, sampler.most_agents)
+        most = (most_threads, most_threads, sampler.max_agents)
         self._tuner = Tuner(start, (1, 1, 1), most, rng)
         self._table = CsvTable(run_dir / "tuner.csv", records.steps)
         self._rows = list(self._table.earlier_rows())
@@ -194,7 +194,7 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
         seed,
         list(config.cpus) or None,
         drives_gpu=device.type == "cuda",
-        most_agents=learner.max_agents or (4 * agents if learner.tuner else agents),
+        max_agents=learner.max_agents or (4 * agents if learner.tuner else agents),
         max_prediction_batch=learner.max_prediction_batch,
         training_queue_size=learner.training_queue_size,
         gamma=learner.gamma,

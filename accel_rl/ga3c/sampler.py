@@ -125,7 +125,7 @@ class QueuedSampler(PoolSampler):
         seed: Seed of all randomness.
         cpus: CPUs to which agents may be pinned. None: all that this process may use.
         drives_gpu: True if the policy runs on a GPU.
-        most_agents: Maximum number of agents.
+        max_agents: Maximum number of agents.
         max_prediction_batch: Maximum number of environments in one call of the policy, but at least
             those of one agent.
         training_queue_size: Maximum number of segments in the training queue.
@@ -153,23 +153,23 @@ class QueuedSampler(PoolSampler):
         cpus: list[int] | None = None,
         drives_gpu: bool = False,
         *,
-        most_agents: int,
+        max_agents: int,
         max_prediction_batch: int,
         training_queue_size: int,
         gamma: float,
         time_limit_terminal: bool = False,
     ) -> None:
         check_arguments(config, seed)
-        check_queued(config, most_agents)
+        check_queued(config, max_agents)
         check_queues(max_prediction_batch, training_queue_size, gamma)
         super().__init__(env, config, seed)
         self.plan = plan_cores(drives_gpu=drives_gpu, cpus=cpus)
         self.env_spec.check_plain("QueuedSampler (algo=ga3c)")
         self._envs_per_agent = config.num_envs // config.num_groups
-        num_envs = most_agents * self._envs_per_agent
+        num_envs = max_agents * self._envs_per_agent
         self.rollout_spec = replace(self.rollout_spec, T=config.horizon + 1, B=num_envs)
-        cores = [self.plan.worker_cpus[a % len(self.plan.worker_cpus)] for a in range(most_agents)]
-        slices = assign_agents(most_agents, self._envs_per_agent)
+        cores = [self.plan.worker_cpus[a % len(self.plan.worker_cpus)] for a in range(max_agents)]
+        slices = assign_agents(max_agents, self._envs_per_agent)
         niceness = 0 if drives_gpu else NICENESS
         pool = WorkerPool(self._factory, self.rollout_spec, config, seed, cores, slices, niceness)
         self._use(pool)
@@ -177,7 +177,7 @@ class QueuedSampler(PoolSampler):
             self.rollout, config.horizon, gamma, time_limit_terminal=time_limit_terminal
         )
         self._noise = EnvNoise(seed, num_envs)
-        self.most_agents = most_agents
+        self.max_agents = max_agents
         self._limit = max(1, max_prediction_batch // self._envs_per_agent)
         self.training_queue = ClosableQueue[Segment](training_queue_size)
         self._taking = PriorityLock()  # who has it is the one thread that uses the pool
@@ -235,13 +235,13 @@ class QueuedSampler(PoolSampler):
         In a sampler that was not started, or was closed, it does nothing.
 
         Raises:
-            ValueError: ``num_agents`` is not in 1 .. ``most_agents``.
+            ValueError: ``num_agents`` is not in 1 .. ``max_agents``.
             SamplerError: this process is a fork of the one that started this.
         """
         check_kind(int, num_agents=num_agents)
-        if not 1 <= num_agents <= self.most_agents:
+        if not 1 <= num_agents <= self.max_agents:
             raise ValueError(
-                f"num_agents is {num_agents}; it must be 1 to most_agents={self.most_agents}"
+                f"num_agents is {num_agents}; it must be 1 to max_agents={self.max_agents}"
             )
         if self._pool.is_inherited:
             self._pool.check_open()

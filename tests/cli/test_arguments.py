@@ -24,7 +24,7 @@ from accel_rl.vector import VectorEnv
 
 CATCH = make_env_factory("catch")
 CONFIG = SamplerConfig(num_envs=4, num_groups=2)
-QUEUED = {"most_agents": 4, "max_prediction_batch": 4, "training_queue_size": 4, "gamma": 0.9}
+QUEUED = {"max_agents": 4, "max_prediction_batch": 4, "training_queue_size": 4, "gamma": 0.9}
 
 
 def make_queued(config: Any = CONFIG, seed: Any = 0, **options: Any) -> QueuedSampler:
@@ -121,7 +121,7 @@ CALLS: list[tuple[Any, dict[str, Any], str]] = [
     ),
     (make_queued, {"max_prediction_batch": 2.5}, "max_prediction_batch is 2.5; integer"),
     (make_queued, {"training_queue_size": "a"}, "training_queue_size is 'a'; integer"),
-    (make_queued, {"most_agents": "8"}, "most_agents is '8'; integer"),
+    (make_queued, {"max_agents": "8"}, "max_agents is '8'; integer"),
     (make_queued, {"gamma": None}, "gamma is None; number"),
     (collect, {"actions": ([0, 1], [0])}, "actions no array: inhomogeneous"),
     (collect, {"actions": torch.zeros(4, requires_grad=True)}, "actions float32; integers"),

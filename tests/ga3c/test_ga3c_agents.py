@@ -201,7 +201,7 @@ def test_first_episode_of_a_replacement_is_not_reported_when_decorrelated():
 
 @SLOW
 def test_agent_killed_while_it_starts_is_replaced():
-    with make_sampler(ToyEnv, 1, most_agents=2, on_worker_failure="restart") as sampler:
+    with make_sampler(ToyEnv, 1, max_agents=2, on_worker_failure="restart") as sampler:
         sampler.set_num_agents(2)
         os.kill(pid_of(sampler, 1), signal.SIGKILL)  # an added one
         await_true(lambda: sampler.serve(policy) >= 0 and sampler.num_starting == 0)
@@ -297,16 +297,16 @@ def test_agents_are_taken_in_the_order_in_which_they_became_ready():
 
 
 def test_agents_beyond_the_memory_are_refused(monkeypatch):
-    make_sampler(LONG, 1, most_agents=4).close()
+    make_sampler(LONG, 1, max_agents=4).close()
     monkeypatch.setattr("accel_rl.samplers.base.free_memory", lambda: 100_000)
     with pytest.raises(
         ValueError, match=r"of 400 environments .* GB are free; .*fewer environments"
     ):
-        make_sampler(LONG, 1, most_agents=400)
+        make_sampler(LONG, 1, max_agents=400)
 
 
 def test_time_in_which_the_process_was_stopped_is_not_that_of_a_start():
-    with make_sampler(LONG, 1, most_agents=2) as sampler:
+    with make_sampler(LONG, 1, max_agents=2) as sampler:
         pool = sampler._pool
         pool._starting[0] = _Start(pool._now() + 20, False)
         pool._shared.has_started[0] = False

@@ -124,7 +124,7 @@ def test_every_step_is_in_one_segment_as_in_a_plain_loop(num_agents, envs_per_ag
     ],
 )
 def test_every_step_is_in_one_segment_while_agents_come_and_go(numbers, envs_per_agent):
-    options = {"seed": SEED, "most_agents": 4}
+    options = {"seed": SEED, "max_agents": 4}
     with make_sampler(COUNTING, 2, envs_per_agent, **options) as sampler:
         with predictors(sampler) as errors:
             for number in numbers:
@@ -221,7 +221,7 @@ def test_first_episode_is_not_reported_when_decorrelated():
 @SLOW
 def test_unfinished_episodes_of_those_that_go_are_not_reported():
     """Games of 50 steps; agents live for less, but for one."""
-    with make_sampler(partial(ScriptedEnv, "." * 49 + "t"), 1, most_agents=3) as sampler:
+    with make_sampler(partial(ScriptedEnv, "." * 49 + "t"), 1, max_agents=3) as sampler:
         for _ in range(2):
             sampler.set_num_agents(3)
             while sampler.num_agents < 3 or sampler.num_starting:
@@ -350,7 +350,7 @@ def test_agents_of_a_closed_sampler_are_not_released():
         ({"workers_per_core": 4}, "workers_per_core is 4; .*GA3C"),
         ({"cores_per_worker": 2}, "cores_per_worker is 2; .*GA3C"),
         ({"affinity": "rotate"}, "affinity=rotate .*affinity=auto"),
-        ({"most_agents": 3}, r"max_agents\) is 3.*num_groups=4 "),
+        ({"max_agents": 3}, r"max_agents is 3.*num_groups=4 "),
         ({"max_prediction_batch": 0}, "max_prediction_batch is 0; .*at least 1"),
         ({"training_queue_size": 0}, "training_queue_size is 0; .*at least 1"),
         ({"gamma": 1.5}, r"gamma is 1.5; .*0 \.\. 1"),
@@ -358,7 +358,7 @@ def test_agents_of_a_closed_sampler_are_not_released():
     ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
 )
 def test_options_without_use_are_refused(options, message):
-    queues = {"max_prediction_batch": 4, "training_queue_size": 4, "gamma": 0.9, "most_agents": 8}
+    queues = {"max_prediction_batch": 4, "training_queue_size": 4, "gamma": 0.9, "max_agents": 8}
     own = {name: options.pop(name, value) for name, value in queues.items()}
     config = SamplerConfig(num_envs=8, num_groups=4, **options)
     with pytest.raises(ValueError, match=message):
@@ -368,7 +368,7 @@ def test_options_without_use_are_refused(options, message):
 def test_what_cannot_be_asked_for_is_refused() -> None:
     check_queued(SamplerConfig(num_envs=8, num_groups=4, num_workers=4), 4)  # this can
     sampler = make_sampler(ToyEnv)
-    with pytest.raises(ValueError, match=r"num_agents is 9; .*most_agents=3"):
+    with pytest.raises(ValueError, match=r"num_agents is 9; .*max_agents=3"):
         sampler.set_num_agents(9)
     with pytest.raises(ValueError, match="state was given"):
         sampler.start(object())

@@ -22,7 +22,7 @@ def make_fakes(**sampler: Any) -> Any:
     values = {
         "num_agents": 2,
         "num_starting": 0,
-        "most_agents": 8,
+        "max_agents": 8,
         "busy_seconds": 0.0,
         "queue_times": QueueTimes(),
         "times": SamplerTimes(0.0, 0.0, 0.0),

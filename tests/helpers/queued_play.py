@@ -35,7 +35,7 @@ def make_sampler(
     factory: Callable[[], Any], num_agents: int = 3, envs_per_agent: int = 1, **options: Any
 ) -> QueuedSampler:
     own = {
-        "most_agents": num_agents,
+        "max_agents": num_agents,
         "max_prediction_batch": 4 * envs_per_agent,
         "training_queue_size": 10_000,
         "gamma": 1.0,

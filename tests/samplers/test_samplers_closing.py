@@ -65,7 +65,7 @@ def test_close_that_was_interrupted_can_be_called_again(monkeypatch):
 
 
 def queued() -> QueuedSampler:
-    sizes = {"most_agents": 2, "max_prediction_batch": 8, "training_queue_size": 99}
+    sizes = {"max_agents": 2, "max_prediction_batch": 8, "training_queue_size": 99}
     return QueuedSampler(ToyEnv, replace(CONFIG, num_workers=None), gamma=0.9, **sizes)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accel_rl.options import check_kind
+from accel_rl.options import check_kind, format_value
 from accel_rl.samplers.base import SamplerConfig
 
 
@@ -24,9 +24,10 @@ def check_queued(config: SamplerConfig, max_agents: int) -> None:
             "affinity=rotate moves the one thread of a policy from core to core, and GA3C has "
             "several; use affinity=auto or affinity=off"
         )
-    for name in ("workers_per_core", "cores_per_worker"):
-        if getattr(config, name) != 1:
-            raise ValueError(f"{name} is {getattr(config, name)}; GA3C has no use for it")
+    for name, unused in {"one_group_per_worker": False, "cores_per_worker": 1}.items():
+        value = getattr(config, name)
+        if value != unused:
+            raise ValueError(f"{name} is {format_value(value)}; GA3C has no use for it")
     if max_agents < config.num_groups:
         raise ValueError(
             f"max_agents is {max_agents}, less than the num_groups={config.num_groups} agents at "

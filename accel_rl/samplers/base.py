@@ -70,10 +70,9 @@ class SamplerConfig:
     """Number of worker processes.
     none: one for each core, at most num_envs; if each worker holds one group, one for each core and
     group."""
-    workers_per_core: int = option(1, "engine", idle=_is_serial)
-    """Workers that share a core.
-    1: each worker holds a part of every group. The value of num_groups: each worker holds a part of
-    one group."""
+    one_group_per_worker: bool = option(False, "engine", idle=_is_serial)
+    """Each worker holds a part of one group, and each core has a worker of every group.
+    false: each worker holds a part of every group."""
     cores_per_worker: int = option(1, "engine", idle=_is_serial)
     """Neighbouring cores that each worker gets, for simulators with threads of their own."""
     reset_policy: Literal["immediate", "wait"] = "immediate"
@@ -138,15 +137,10 @@ class SamplerConfig:
                 f"equal groups; use num_envs={near}, num_envs={near + self.num_groups} "
                 f"or num_groups=1"
             )
-        if self.workers_per_core not in (1, self.num_groups):
+        if self.cores_per_worker > 1 and self.one_group_per_worker:
             raise ValueError(
-                f"workers_per_core is {self.workers_per_core}; it must be 1 (each worker holds a "
-                f"slice of every group) or num_groups={self.num_groups} (a slice of one group)"
-            )
-        if self.cores_per_worker > 1 and self.workers_per_core > 1:
-            raise ValueError(
-                f"cores_per_worker is {self.cores_per_worker}; with workers_per_core="
-                f"{self.workers_per_core} it must be 1: leave one of them out"
+                f"cores_per_worker is {self.cores_per_worker}; with one_group_per_worker=true it "
+                f"must be 1: leave one of them out"
             )
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from accel_rl.options import format_value
 from accel_rl.samplers.base import SamplerConfig
 from accel_rl.system.topology import (
     CorePlan,
@@ -40,7 +41,7 @@ def count_workers(
     Arguments and errors are those of `plan_workers`.
     """
     plan = plan_cores(
-        workers_per_core=config.workers_per_core,
+        workers_per_core=_workers_per_core(config),
         cores_per_worker=config.cores_per_worker,
         drives_gpu=drives_gpu,
         cpus=cpus,
@@ -66,28 +67,29 @@ def plan_workers(
         ValueError: ``num_workers`` does not fit ``num_envs`` and ``num_groups``, ``cpus`` cannot
             be had, or there are fewer than ``cores_per_worker`` cores for a worker.
     """
-    most = config.num_envs
-    if config.workers_per_core > 1:
-        most = most // config.num_groups * config.workers_per_core
+    most, multiple = config.num_envs, _workers_per_core(config)
     num_workers = config.num_workers
     if num_workers is None:
         num_workers = min(count_workers(config, cpus, drives_gpu, seat, machine), most)
-    elif num_workers > most or num_workers % config.workers_per_core:
-        multiple = config.workers_per_core
+    elif num_workers > most or num_workers % multiple:
         raise ValueError(
-            f"num_workers is {num_workers}; with num_envs={config.num_envs}, "
-            f"num_groups={config.num_groups} and workers_per_core={multiple} it must be a multiple "
-            f"of {multiple} and at most {most}: use fewer workers or more environments"
+            f"num_workers is {num_workers}; with num_envs={most}, num_groups={config.num_groups} "
+            f"and one_group_per_worker={format_value(config.one_group_per_worker)} it must be a "
+            f"multiple of {multiple} and at most {most}: use fewer workers or more environments"
         )
     return plan_cores(
         num_workers=num_workers,
-        workers_per_core=config.workers_per_core,
+        workers_per_core=multiple,
         cores_per_worker=config.cores_per_worker,
         drives_gpu=drives_gpu,
         cpus=cpus,
         machine=machine,
         **seat._asdict(),
     )
+
+
+def _workers_per_core(config: SamplerConfig) -> int:
+    return config.num_groups if config.one_group_per_worker else 1
 
 
 def group_columns(num_envs: int, num_groups: int) -> list[slice]:
@@ -116,20 +118,20 @@ def assign_columns(config: SamplerConfig, num_workers: int) -> list[EnvSlice]:
     G = config.num_groups
     group_size = config.num_envs // G
     found = []
-    if config.workers_per_core == 1 and num_workers > group_size:
+    if not config.one_group_per_worker and num_workers > group_size:
         for g in range(G):  # a run of workers each, the last of which ends with the last worker
             first = g * (num_workers - group_size) // (G - 1)
             for i, column in enumerate(range(g * group_size, (g + 1) * group_size)):
                 found.append(EnvSlice(first + i, g, range(column, column + 1)))
         return sorted(found)
-    slices = num_workers // config.workers_per_core  # of each group
+    slices = num_workers // _workers_per_core(config)  # of each group
     size, num_larger = divmod(group_size, slices)
     places = np.arange(slices)
     for g in range(G):
         sizes = size + ((places - g * num_larger) % slices < num_larger)
         bounds = [g * group_size, *(g * group_size + sizes.cumsum()).tolist()]
         for i in range(slices):
-            worker = i if config.workers_per_core == 1 else i * G + g
+            worker = i * G + g if config.one_group_per_worker else i
             found.append(EnvSlice(worker, g, range(bounds[i], bounds[i + 1])))
     return sorted(found)
 

@@ -244,7 +244,7 @@ def make_evaluation_sampler(
         horizon=HORIZON,
         num_groups=1,
         num_workers=None,
-        workers_per_core=1,
+        one_group_per_worker=False,
         reset_policy="immediate",
         decorrelation_steps=0,
     )

@@ -157,7 +157,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             horizon=1,
             num_groups=num_groups,
             num_workers=num_workers or None,
-            workers_per_core=num_groups if one_group_per_worker else 1,
+            one_group_per_worker=one_group_per_worker,
             cores_per_worker=cores_per_worker,
             affinity=affinity,
             step_timeout_seconds=step_timeout_seconds,

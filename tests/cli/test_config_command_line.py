@@ -105,7 +105,7 @@ algo=ppo clip=1 | did you mean clip_reward or clip_range or clip_schedule?
 algo=ppo batch=1 | did you mean minibatch_size?
 algo=dqn batch=1 | did you mean batch_size?
 algo=dqn epsilon=1 | did you mean epsilon_initial or epsilon_final or epsilon_steps?
-sampler.workers=1 | did you mean sampler.workers_per_core or sampler.num_workers?
+sampler.workers=1 | did you mean sampler.num_workers?
 entropy_coef=1 | did you mean entropy_coefficient?
 sampler.num_env=5 | did you mean sampler.num_envs?
 buffer_size=1 | --help=all lists all

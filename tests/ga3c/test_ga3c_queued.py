@@ -347,7 +347,7 @@ def test_agents_of_a_closed_sampler_are_not_released():
     [
         ({"reset_policy": "wait"}, "reset_policy=wait .*reset_policy=immediate"),
         ({"num_workers": 3}, "num_workers is 3; .*num_groups=4"),
-        ({"workers_per_core": 4}, "workers_per_core is 4; .*GA3C"),
+        ({"one_group_per_worker": True}, "one_group_per_worker is true; .*GA3C"),
         ({"cores_per_worker": 2}, "cores_per_worker is 2; .*GA3C"),
         ({"affinity": "rotate"}, "affinity=rotate .*affinity=auto"),
         ({"max_agents": 3}, r"max_agents is 3.*num_groups=4 "),

@@ -39,18 +39,18 @@ def config(reset_policy: str = "immediate", groups: int = 1, **options: object) 
 
 @PROCESSES
 @pytest.mark.parametrize(
-    "make, reset_policy, groups, workers, per_core",
+    "make, reset_policy, groups, workers, is_one",
     [
-        (ToyEnv, "immediate", 2, 1, 1),
-        (TELLING, "wait", 1, 1, 1),
-        slow(ToyEnv, "immediate", 1, 3, 1),
-        slow(TELLING, "wait", 3, 5, 1),
-        slow(TELLING, "immediate", 2, 4, 2),
-        slow(ToyEnv, "wait", 12, 12, 12),
+        (ToyEnv, "immediate", 2, 1, False),
+        (TELLING, "wait", 1, 1, False),
+        slow(ToyEnv, "immediate", 1, 3, False),
+        slow(TELLING, "wait", 3, 5, False),
+        slow(TELLING, "immediate", 2, 4, True),
+        slow(ToyEnv, "wait", 12, 12, True),
     ],
 )
-def test_parallel_rollouts_equal_serial_ones(make, reset_policy, groups, workers, per_core):
-    shape = {"num_workers": workers, "workers_per_core": per_core}
+def test_parallel_rollouts_equal_serial_ones(make, reset_policy, groups, workers, is_one):
+    shape = {"num_workers": workers, "one_group_per_worker": is_one}
     options = config(reset_policy, groups, decorrelation_steps=5, **shape)
     with SerialSampler(make, config=options, seed=3) as serial:
         with ParallelSampler(make, config=options, seed=3) as parallel:

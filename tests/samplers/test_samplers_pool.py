@@ -32,29 +32,27 @@ def flatten(columns: list[list[range]]) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "num_envs, groups, workers, workers_per_core",
+    "num_envs, groups, workers, is_one",
     [
-        (16, 2, 3, 1),
-        (16, 1, 16, 1),
-        (16, 2, 15, 1),
-        (8, 4, 5, 1),
-        (12, 3, 3, 3),
-        (10, 2, 4, 2),
-        (64, 2, 2, 1),
-        (2, 2, 1, 1),
+        (16, 2, 3, False),
+        (16, 1, 16, False),
+        (16, 2, 15, False),
+        (8, 4, 5, False),
+        (12, 3, 3, True),
+        (10, 2, 4, True),
+        (64, 2, 2, False),
+        (2, 2, 1, False),
     ],
 )
-def test_every_environment_has_one_worker_and_shares_are_even(
-    num_envs, groups, workers, workers_per_core
-):
-    config = SamplerConfig(num_envs=num_envs, num_groups=groups, workers_per_core=workers_per_core)
+def test_every_environment_has_one_worker_and_shares_are_even(num_envs, groups, workers, is_one):
+    config = SamplerConfig(num_envs=num_envs, num_groups=groups, one_group_per_worker=is_one)
     columns = table_of(config, workers)
     assert flatten(columns) == list(range(num_envs))
     size = num_envs // groups
     for worker, slices in enumerate(columns):
         for group, slice_ in enumerate(slices):
             assert all(b // size == group for b in slice_)
-            if workers_per_core > 1:
+            if is_one:
                 assert bool(slice_) == (worker % groups == group)
     for group in range(groups):
         held = [len(worker[group]) for worker in columns if worker[group]]
@@ -83,7 +81,7 @@ def test_no_worker_has_more_of_all_groups_together_than_it_must(num_envs, groups
 
 
 def test_no_core_has_more_of_all_groups_together_than_it_must():
-    config = SamplerConfig(num_envs=32, num_groups=2, workers_per_core=2)
+    config = SamplerConfig(num_envs=32, num_groups=2, one_group_per_worker=True)
     totals = [sum(map(len, own)) for own in table_of(config, 30)]
     assert max(a + b for a, b in zip(totals[::2], totals[1::2], strict=True)) == 3
 
@@ -108,7 +106,9 @@ def test_a_core_is_kept_for_a_server_that_drives_a_gpu():
 @PROCESSES
 def test_groups_are_received_as_they_come():
     """One group a worker: whoever is ready is served, and no step is lost or taken twice."""
-    config = SamplerConfig(num_envs=2, horizon=50, num_groups=2, workers_per_core=2, num_workers=2)
+    config = SamplerConfig(
+        num_envs=2, horizon=50, num_groups=2, one_group_per_worker=True, num_workers=2
+    )
     spec = config.rollout_spec(ToyEnv.spec)
     workers = plan_workers(config).worker_cpus
     pool = WorkerPool(ToyEnv, spec, config, 0, workers, assign_columns(config, 2))

@@ -105,7 +105,7 @@ class DQNConfig(ReplayConfig):
     sequence_length / 2 steps."""
     burn_in: int = option(8, idle=remembers_nothing, common=True)
     """Steps before a sequence that only renew the stored state of the memory."""
-    target_update_steps: int = 10_000
+    target_update_interval: int = 10_000
     """Steps between two copies of the online network to the target network."""
     optimizer: Literal["rmsprop", "adam"] = "rmsprop"
     """Update rule."""
@@ -140,7 +140,7 @@ class DQNConfig(ReplayConfig):
         super().__post_init__()
         positive = ("lr", "huber_delta", "rmsprop_eps")
         require(self, "above 0", lambda value: value > 0, *positive, "adam_eps")
-        durations = ("target_update_steps", "priority_beta_steps", "epsilon_steps")
+        durations = ("target_update_interval", "priority_beta_steps", "epsilon_steps")
         lengths = ("n_step", "sequence_length")
         require(self, "at least 1", lambda value: value >= 1, *lengths, *durations)
         require(self, "from 1 to 10,000", lambda value: 1 <= value <= 10_000, "num_atoms")
@@ -304,7 +304,7 @@ class DQN(ReplayLearner):
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue. Without a replay in ``state``, learning waits until it has ``min_steps`` more.
+        """Continue. Without a replay in ``state``, it first waits ``learning_starts`` more steps.
 
         Args:
             state: the value that `get_state` returned, perhaps in an older version.
@@ -339,7 +339,7 @@ class DQN(ReplayLearner):
 
     def adjust(self) -> dict[str, Tensor]:
         """Renew the target network and epsilon, when it is time to."""
-        if self.pace.has_passed(self.config.target_update_steps):
+        if self.pace.has_passed(self.config.target_update_interval):
             self._target.parameter.copy_(self._exchange.parameters.parameter)
         self._set_epsilon()
         return {"epsilon": self._epsilon.mean()}

@@ -32,9 +32,9 @@ class ReplayConfig(LearnerConfig):
     """Transitions in one update."""
     training_intensity: float = option(8.0, common=True)
     """Average number of times each step is used: updates * batch_size / steps."""
-    min_steps: int = option(50_000, common=True)
+    learning_starts: int = option(50_000, common=True)
     """Steps before the first update."""
-    replay_size: int = option(1_000_000, common=True)
+    buffer_size: int = option(1_000_000, common=True)
     """Steps that the replay holds, rounded up to a multiple of num_envs."""
     save_replay: bool = option(False, "engine")
     """Save the replay in checkpoints.
@@ -44,12 +44,12 @@ class ReplayConfig(LearnerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "above 0", lambda value: value > 0, "training_intensity")
-        require(self, "at least 1", lambda value: value >= 1, "batch_size", "replay_size")
-        require(self, "at least 0", lambda value: value >= 0, "min_steps")
-        if self.min_steps > self.replay_size:
+        require(self, "at least 1", lambda value: value >= 1, "batch_size", "buffer_size")
+        require(self, "at least 0", lambda value: value >= 0, "learning_starts")
+        if self.learning_starts > self.buffer_size:
             raise ValueError(
-                f"min_steps={self.min_steps} is more than the replay holds, replay_size="
-                f"{self.replay_size}; use a smaller min_steps or a larger replay"
+                f"learning_starts={self.learning_starts} is more than the replay holds, "
+                f"buffer_size={self.buffer_size}; use a smaller learning_starts or a larger replay"
             )
         self.check_halves("batch_size", self.batch_size)
 
@@ -70,7 +70,7 @@ class ReplayConfig(LearnerConfig):
         """
         env, num_learners = task.env, task.ranks.size
         whole = ReplaySpec(  # checked as such, since the options are of all learners together
-            size=self.replay_size,
+            size=self.buffer_size,
             num_envs=task.num_envs * num_learners,
             horizon=task.horizon,
             observation=env.observation,
@@ -85,10 +85,10 @@ class ReplayConfig(LearnerConfig):
     def check_replay(self, spec: ReplaySpec, num_learners: int) -> None:
         """Raise ValueError if learning begins before one learner's replay can be drawn from."""
         whole = replace(spec, num_envs=spec.num_envs * num_learners, size=spec.size * num_learners)
-        if self.min_steps < whole.fewest:
+        if self.learning_starts < whole.fewest:
             raise ValueError(
-                f"min_steps is {self.min_steps}; with {whole.needs} it must be at least "
-                f"{whole.fewest}, so that there is something to learn from"
+                f"learning_starts is {self.learning_starts}; with {whole.needs} it must be at "
+                f"least {whole.fewest}, so that there is something to learn from"
             )
 
     def check_run(self, run: RunOptions) -> None:
@@ -97,10 +97,10 @@ class ReplayConfig(LearnerConfig):
         Raises:
             ValueError: It does not.
         """
-        if run.total_steps <= self.min_steps:
+        if run.total_steps <= self.learning_starts:
             raise ValueError(
-                f"total_steps={run.total_steps} ends before learning begins, after min_steps="
-                f"{self.min_steps}; use more steps or a smaller min_steps"
+                f"total_steps={run.total_steps} ends before learning begins, after learning_starts="
+                f"{self.learning_starts}; use more steps or a smaller learning_starts"
             )
 
     def samples_per_update(self, num_collected: int) -> int:
@@ -135,8 +135,8 @@ def with_small_replay(
         steps: number of steps that the replay may hold in any case.
     """
     fewest = (sampler.horizon + config.return_steps + frame_stack) * sampler.num_envs
-    size = min(config.replay_size, max(fewest, steps))
-    return replace(config, replay_size=size, min_steps=min(config.min_steps, fewest))
+    size = min(config.buffer_size, max(fewest, steps))
+    return replace(config, buffer_size=size, learning_starts=min(config.learning_starts, fewest))
 
 
 class Pace:
@@ -153,8 +153,8 @@ class Pace:
         self._num_learners = num_learners
         self._num_sharing = num_sharing
         self.steps = self._steps_before = 0  # of all learners, and before the last rollout
-        self._begin = config.min_steps  # of those, after which it learns
-        self._first = config.min_steps  # after which it learned, or will, for the first time
+        self._begin = config.learning_starts  # of those, after which it learns
+        self._first = config.learning_starts  # after which it learned, or will, for the first time
         self._learning_steps = 0  # since then: this learner's, times the number of learners
         self._num_updates = 0  # since then
 
@@ -204,13 +204,13 @@ class Pace:
         }
 
     def set_state(self, state: Mapping[str, Any], *, has_replay: bool) -> None:
-        """Go on from a learner's state; without a replay, ``min_steps`` later."""
+        """Go on from a learner's state; without a replay, ``learning_starts`` later."""
         self.steps = self._steps_before = state["steps"]
         if has_replay and "begin" in state:  # its own, or another learner's
             self._begin, self._num_updates = state["begin"], state["num_updates"]
             self._learning_steps = state["learning_steps"]
         else:
-            self._begin = self.steps + self._config.min_steps
+            self._begin = self.steps + self._config.learning_starts
         if self.awaits_first:
             self._first = self._begin
 

@@ -85,7 +85,7 @@ class ReplayLearner(ABC):
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue. Without a replay in ``state``, learning waits until it has ``min_steps`` more.
+        """Continue. Without a replay in ``state``, it first waits ``learning_starts`` more steps.
 
         Args:
             state: the value that `get_state` returned, perhaps in an older version.

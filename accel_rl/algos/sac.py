@@ -53,7 +53,7 @@ class SACConfig(ReplayConfig):
     training_intensity: float = option(256.0, common=True)
     """Average number of times each step is used: updates * batch_size / steps.
     256 with batches of 256 is one update a step."""
-    min_steps: int = option(10_000, common=True)
+    learning_starts: int = option(10_000, common=True)
     """Steps before the first update, taken by random actions."""
     target_rate: float = option(0.005, common=True)
     """Share by which the target critics move towards the critics in each update."""
@@ -194,7 +194,7 @@ class SAC(ReplayLearner):
         return {"target": target, **super().get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue. Without a replay in ``state``, learning waits until it has ``min_steps`` more.
+        """Continue. Without a replay in ``state``, it first waits ``learning_starts`` more steps.
 
         Until then the policy acts as it has learned.
         """

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from accel_rl.options import Option
 
 _ELSEWHERE = {
-    "buffer_size": ["replay_size"],
     "capture": ["cuda_graphs"],
     "clip_coef": ["clip_range"],
     "discount": ["gamma"],
@@ -17,12 +16,14 @@ _ELSEWHERE = {
     "env_id": ["env"],
     "env_name": ["env"],
     "learning_rate": ["lr"],
-    "learning_starts": ["min_steps"],
+    "min_steps": ["learning_starts"],
     "n_envs": ["num_envs"],
     "n_epochs": ["epochs"],
     "n_steps": ["n_step", "horizon"],  # of Q-learning, and of rollouts
     "num_steps": ["horizon"],
+    "replay_size": ["buffer_size"],
     "rollout_length": ["horizon"],
+    "target_update_steps": ["target_update_interval"],
     "total_timesteps": ["total_steps"],
     "update_epochs": ["epochs"],
     "vf_coef": ["value_coefficient"],

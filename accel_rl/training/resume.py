@@ -121,7 +121,7 @@ def describe_resumed(saved: Mapping[str, Any], config: TrainConfig, num_learners
     steps = int(saved["counts"]["steps"])
     line = f"goes on after {steps:,} steps"
     if isinstance(config.learner, ReplayConfig) and "replay" not in saved["algorithm"]:
-        begin = steps + config.learner.min_steps
+        begin = steps + config.learner.learning_starts
         line += f" with an empty replay, so learning begins again after {begin:,}"
     if saved["num_learners"] != num_learners:
         return (

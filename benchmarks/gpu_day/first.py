@@ -46,7 +46,7 @@ from benchmarks.harness.children import Child
 from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
 
-REPLAY = "replay_size=1000000 min_steps=4000"
+REPLAY = "buffer_size=1000000 learning_starts=4000"
 # Options, and the ways in which each is measured.
 CASES = {
     "a2c_120": ("algo=a2c num_envs=120", "random acting graphs eager overlap"),

@@ -19,12 +19,12 @@ WORK: dict[str, dict[str, Any]] = {
         "horizon": 4,  # where a peer updates once a rollout
         "batch_size": 32,
         "steps_per_update": 4,
-        "replay_size": 20_000,
-        "min_steps": 1_000,
+        "buffer_size": 20_000,
+        "learning_starts": 1_000,
         "epsilon": 0.1,
     },
     "ppo_mujoco": {"num_envs": 8, "horizon": 256, "num_minibatches": 32, "num_epochs": 10},
-    "sac": {"num_envs": 1, "batch_size": 256, "replay_size": 20_000, "min_steps": 1_000},
+    "sac": {"num_envs": 1, "batch_size": 256, "buffer_size": 20_000, "learning_starts": 1_000},
 }
 """What every peer does for a step: that of our presets, with a small replay that is soon filled."""
 
@@ -49,9 +49,9 @@ VARIANTS = {
     "sac": ("", "num_envs=8", "num_envs=8 num_groups=2 serial=false"),
 }
 AS_PEERS = {  # as `WORK` has it
-    "dqn": "min_steps=1000 replay_size=20000",
+    "dqn": "learning_starts=1000 buffer_size=20000",
     "ppo_mujoco": "num_envs=8",
-    "sac": "num_envs=1 num_groups=1 serial=true min_steps=1000 replay_size=20000",
+    "sac": "num_envs=1 num_groups=1 serial=true learning_starts=1000 buffer_size=20000",
 }
 
 
@@ -244,7 +244,7 @@ def _arguments(options: Options, peer: str, algo: str) -> list[str]:
         given |= {"num-envs": work["num_envs"], "num-steps": work["horizon"]}
         given |= {"num-minibatches": work["num_minibatches"], "update-epochs": work["num_epochs"]}
     else:
-        given |= {"buffer-size": work["replay_size"], "learning-starts": work["min_steps"]}
+        given |= {"buffer-size": work["buffer_size"], "learning-starts": work["learning_starts"]}
         given |= {"batch-size": work["batch_size"]}
     if algo == "dqn":
         given |= {"train-frequency": work["steps_per_update"]}

@@ -63,7 +63,7 @@ def make(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
             model.train(batch_size=model.batch_size, gradient_steps=model.gradient_steps)
         return int(steps)
 
-    has_replay = "replay_size" in work
+    has_replay = "buffer_size" in work
     advance = advance_with_replay if has_replay else advance_on_policy
     while has_replay and model.num_timesteps <= model.learning_starts:
         advance()  # what is measured is to learn
@@ -85,8 +85,8 @@ def _settings(algo: str, work: dict[str, Any]) -> dict[str, Any]:
         }
     replay = {
         "batch_size": work["batch_size"],
-        "buffer_size": work["replay_size"],
-        "learning_starts": work["min_steps"],
+        "buffer_size": work["buffer_size"],
+        "learning_starts": work["learning_starts"],
         "train_freq": 1,  # of each environment
     }
     if algo == "sac":

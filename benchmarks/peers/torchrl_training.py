@@ -98,7 +98,7 @@ def make_q_learning(spec: dict[str, Any]) -> Advance:
     loss.make_value_estimator(gamma=0.99)
     target = HardUpdate(loss, value_network_update_interval=2_500)
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-4)
-    storage = LazyTensorStorage(work["replay_size"])
+    storage = LazyTensorStorage(work["buffer_size"])
     replay = TensorDictReplayBuffer(storage=storage, batch_size=work["batch_size"])
     steps = work["num_envs"]
     rollouts = iter(_make_collector(spec, env, actor, steps))
@@ -113,7 +113,7 @@ def make_q_learning(spec: dict[str, Any]) -> Advance:
             target.step()
         return steps
 
-    while len(replay) < work["min_steps"]:
+    while len(replay) < work["learning_starts"]:
         collect()
     return advance
 

@@ -49,7 +49,7 @@ from benchmarks.scaling.scaling_learner import learner_case
 from benchmarks.scaling.speed_model import Shape, predict
 from benchmarks.scaling.speed_parts import Measured
 
-SMALL_REPLAY = {"min_steps": 2_000, "replay_size": 50_000}
+SMALL_REPLAY = {"learning_starts": 2_000, "buffer_size": 50_000}
 """so that learning begins soon, and all cases have room in memory at once"""
 SHARES = ("learning", "all_reduce", "push", "lock_wait", "agreement")
 """of time; agreement: to stop or go on, which is the barrier where learners go in step"""
@@ -63,7 +63,7 @@ class Options:
     """Atari game"""
     algos: tuple[str, ...] = ("a2c",)
     """presets to train, options may follow after a blank; sampling is that of a2c. Q-learning has
-    min_steps=2000 and replay_size=50000 unless these are among the options"""
+    learning_starts=2000 and buffer_size=50000 unless these are among the options"""
     learners: tuple[int, ...] = (1, 2, 4)
     """processes that learn together"""
     num_envs: int = 64

@@ -192,7 +192,7 @@ def alone(config: TrainConfig, num_learners: int, frame_stack: int) -> TrainConf
                 learner = dataclasses.replace(learner, **{name: batch.size // num_learners})
     if isinstance(learner, ReplayConfig):
         learner = with_small_replay(learner, share, frame_stack, _MOST_REPLAY_STEPS)
-        total_steps = max(total_steps, learner.min_steps + 1)
+        total_steps = max(total_steps, learner.learning_starts + 1)
     return dataclasses.replace(
         config,
         sampler=share,

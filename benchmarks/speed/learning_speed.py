@@ -4,10 +4,10 @@
 
 Runs each preset by `python -m accel_rl`, and stops it after some seconds of learning. The figures
 are the run's own, from its metrics.csv: the first row in which it learned is left out, and the rest
-is taken together. Q-learners learn after ``min_steps``, from a replay of ``replay_size``; all else
-is as the preset has it, but that there are no evaluations and no random first steps. Beside the
-hours that 50 M steps would take stand those of Stooke and Abbeel 2018 (arXiv:1803.02811, table 2)
-on one GPU and five cores.
+is taken together. Q-learners learn after ``learning_starts``, from a replay of ``buffer_size``; all
+else is as the preset has it, but that there are no evaluations and no random first steps. Beside
+the hours that 50 M steps would take stand those of Stooke and Abbeel 2018 (arXiv:1803.02811, table
+2) on one GPU and five cores.
 ``presets=[a2c,'a2c cuda_graphs=off']`` shows what CUDA graphs give.
 Prints a table and writes OUT.json, also of the presets before an interruption.
 """
@@ -77,9 +77,9 @@ class Options:
     """Atari game"""
     device: str = "auto"
     """where the network is: auto, cpu or cuda"""
-    min_steps: int = 3_000
+    learning_starts: int = 3_000
     """steps before a Q-learner learns"""
-    replay_size: int = 100_000
+    buffer_size: int = 100_000
     """steps in a Q-learner's replay; 1,000,000, as in the presets, take 8.3 GB"""
     log_interval: int = 1_024
     """steps between two readings"""
@@ -126,7 +126,7 @@ def command(options: Options, preset: str, run_dir: Path) -> list[str]:
     run += [f"total_steps={STEPS}", "evaluation_interval=0"]
     run += [f"log_interval={options.log_interval}", "sampler.decorrelation_steps=0"]
     if algo in Q_LEARNERS:
-        run += [f"min_steps={options.min_steps}", f"replay_size={options.replay_size}"]
+        run += [f"learning_starts={options.learning_starts}", f"buffer_size={options.buffer_size}"]
     return run
 
 

@@ -50,9 +50,9 @@ _DQN = DQNConfig(
     lr=5e-4,
     batch_size=128,
     training_intensity=8.0,
-    min_steps=5_000,
-    replay_size=100_000,
-    target_update_steps=4_000,
+    learning_starts=5_000,
+    buffer_size=100_000,
+    target_update_interval=4_000,
     optimizer="adam",
     adam_eps=1.5e-4,
     epsilon_final=0.05,
@@ -60,7 +60,7 @@ _DQN = DQNConfig(
 )
 # A distribution begins uniform, and each copy to the target network narrows it and moves its mean
 # by `gamma`. So the range is around 0, and copies are frequent: see docs/algorithms/cat_dqn.md.
-_ATOMS = replace(_DQN, num_atoms=61, v_min=-30.0, v_max=30.0, target_update_steps=1_000)
+_ATOMS = replace(_DQN, num_atoms=61, v_min=-30.0, v_max=30.0, target_update_interval=1_000)
 
 
 def a2c() -> TrainConfig:

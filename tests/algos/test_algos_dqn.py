@@ -32,7 +32,12 @@ ENV = EnvSpec(
 
 
 def make(ranks: Ranks = ALONE, env: EnvSpec = ENV, **options: Any) -> tuple[DQN, QAgent, Local]:
-    small = {"batch_size": 8, "min_steps": 48, "replay_size": 600, "target_update_steps": 96}
+    small = {
+        "batch_size": 8,
+        "learning_starts": 48,
+        "buffer_size": 600,
+        "target_update_interval": 96,
+    }
     config = DQNConfig(**{**small, **options})
     torch.manual_seed(0)
     agent = config.make_agent(Network("auto", env, CPU))
@@ -52,7 +57,9 @@ def batches(seed: int = 0, stack: int = 1) -> Any:
 
 def test_learner_of_several_counts_the_steps_of_all_and_learns_from_its_own() -> None:
     """Without waiting for each other: this one starts when the others have taken 1,000 steps."""
-    small = DQNConfig(batch_size=8, min_steps=200, replay_size=1200, target_update_steps=96)
+    small = DQNConfig(
+        batch_size=8, learning_starts=200, buffer_size=1200, target_update_interval=96
+    )
     agent = small.make_agent(Network("auto", ENV, CPU))
     exchange = Local(FlatParameters(agent.model), small.rule, None)
     learner = small.make_learner(agent, exchange, Task(ENV, B, T, seed=0, ranks=Ranks(1, 2)))
@@ -74,7 +81,7 @@ def test_learner_of_several_counts_the_steps_of_all_and_learns_from_its_own() ->
 def test_learner_that_is_late_waits_until_there_is_something_to_draw(prioritized: bool) -> None:
     """The others have taken 1,000 steps before its first rollout, which has no whole stack."""
     env = replace(ENV, observation=Leaf((4, 3), np.dtype(np.float32)), frame_stack=4)
-    config = DQNConfig(batch_size=8, min_steps=200, replay_size=1200, prioritized=prioritized)
+    config = DQNConfig(batch_size=8, learning_starts=200, buffer_size=1200, prioritized=prioritized)
     agent = config.make_agent(Network("auto", env, CPU))
     exchange = Local(FlatParameters(agent.model), config.rule, None)
     learner = config.make_learner(agent, exchange, Task(env, B, T, seed=0, ranks=Ranks(1, 2)))
@@ -149,8 +156,8 @@ def test_time_limit_may_end_the_task_but_no_step_that_was_not_taken() -> None:
     assert drawn.discount[drawn.valid].tolist() == pytest.approx([0.99, 0.99, 0, 0.99, 0.99])
 
 
-def test_nothing_is_learned_before_min_steps() -> None:
-    learner, _, exchange = make(min_steps=72)
+def test_nothing_is_learned_before_learning_starts() -> None:
+    learner, _, exchange = make(learning_starts=72)
     source = batches()
     before = exchange.parameters.parameter.clone()
     for _ in range(3):
@@ -222,7 +229,11 @@ def test_epsilon_of_each_environment_reaches_its_end_and_the_mean_is_logged() ->
 def test_learners_in_step_spread_epsilon_over_the_environments_of_all(num_sharing: int) -> None:
     """Each of two has half of the environments; those of a store have each its own."""
     config = DQNConfig(
-        min_steps=72, replay_size=600, epsilon_per_env=True, epsilon_steps=24, epsilon_final=0.4
+        learning_starts=72,
+        buffer_size=600,
+        epsilon_per_env=True,
+        epsilon_steps=24,
+        epsilon_final=0.4,
     )
     found: list[float] = []
     for rank in range(2):
@@ -485,7 +496,7 @@ def test_dueling_scales_the_gradient_into_the_convolutions_alone(monkeypatch) ->
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"min_steps": 10}, "min_steps is 10; .* it must be at least 36"),
+        ({"learning_starts": 10}, "learning_starts is 10; .* it must be at least 36"),
     ],
 )
 def test_options_that_do_not_fit_rollouts_or_device_are_refused(
@@ -496,9 +507,9 @@ def test_options_that_do_not_fit_rollouts_or_device_are_refused(
 
 
 def test_replay_too_small_for_the_rollouts_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"replay_size is 24; .* it must be at least 36"):
-        make(replay_size=24, min_steps=24)
-    config = DQNConfig(replay_size=71, min_steps=71)
+    with pytest.raises(ValueError, match=r"buffer_size is 24; .* it must be at least 36"):
+        make(buffer_size=24, learning_starts=24)
+    config = DQNConfig(buffer_size=71, learning_starts=71)
     agent = config.make_agent(Network("auto", ENV, CPU))
     exchange = Local(FlatParameters(agent.model), config.rule, None)
     with pytest.raises(ValueError, match=rf"is 71; with {2 * B} .* it must be at least 72"):
@@ -515,15 +526,15 @@ def test_stack_too_long_for_a_replay_is_refused() -> None:
 
 
 def test_replays_of_learners_of_one_machine_must_fit_together(monkeypatch) -> None:
-    small = {"min_steps": 200, "replay_size": 400_000}
+    small = {"learning_starts": 200, "buffer_size": 400_000}
     part = make(Ranks(0, 4, 0, 1), **small)[0].replay.spec.nbytes
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=3 * part))
     make(Ranks(2, 4, 2, 3), **small)
     with pytest.raises(ValueError, match=r"4 learners' parts .* for 4 of them") as refused:
         make(Ranks(0, 4, 0, 4), **small)
-    advised = re.search(r"use replay_size=(\d+) or less", str(refused.value))
+    advised = re.search(r"use buffer_size=(\d+) or less", str(refused.value))
     assert advised is not None and 250_000 < int(advised[1]) <= 300_000
-    make(Ranks(0, 4, 0, 4), **small | {"replay_size": int(advised[1])})
+    make(Ranks(0, 4, 0, 4), **small | {"buffer_size": int(advised[1])})
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from accel_rl.parallel import FlatParameters, Local
 from accel_rl.spaces import Leaf, discrete
 
 META = torch.device("meta")
-CAT_DQN = {"batch_size": 2048, "min_steps": 1024, "replay_size": 100_000}
+CAT_DQN = {"batch_size": 2048, "learning_starts": 1024, "buffer_size": 100_000}
 IMAGE = Leaf((4, 104, 80), np.dtype(np.uint8))
 
 

@@ -102,7 +102,7 @@ def rollout(seed: int, T: int = 4, B: int = 2) -> RolloutTensors:
 
 
 def make(seed: int = 0, spec: EnvSpec = SPEC, **settings: Any) -> tuple[SAC, BoundedAgent]:
-    given = {"min_steps": 12, "replay_size": 200, "batch_size": 8, "training_intensity": 4.0}
+    given = {"learning_starts": 12, "buffer_size": 200, "batch_size": 8, "training_intensity": 4.0}
     config = SACConfig(**(given | settings))
     torch.manual_seed(seed)
     agent = config.make_agent(Network("auto", spec, CPU))
@@ -310,7 +310,7 @@ def test_sac_learns_pendulum(env: str, num_steps: int, tmp_path: Any) -> None:
     from accel_rl.training.train import train
 
     options = (
-        f"algo=sac env={env} total_steps={num_steps} min_steps=500 batch_size=64 lr=1e-3 "
+        f"algo=sac env={env} total_steps={num_steps} learning_starts=500 batch_size=64 lr=1e-3 "
         "training_intensity=64 num_envs=2 num_groups=1 serial=true evaluation_interval=2000 "
         f"evaluation_steps=2000 run_dir={tmp_path / 'run'}"
     )

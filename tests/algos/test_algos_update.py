@@ -38,7 +38,7 @@ ENV = EnvSpec(
     observation=Leaf((3,), np.dtype(np.float32)),
     action=discrete(2),
 )
-SMALL_DQN = {"batch_size": 8, "min_steps": 48, "replay_size": 600}
+SMALL_DQN = {"batch_size": 8, "learning_starts": 48, "buffer_size": 600}
 CONFIGS: dict[str, Callable[..., LearnerConfig]] = {
     "a2c": A2CConfig,
     "ppo": lambda **options: PPOConfig(minibatch_size=12, **options),

@@ -32,7 +32,7 @@ TINY = {
     "ga3c": "num_envs=2 num_groups=2 total_steps=60 min_training_batch=5 tuner=false",
     "ppo": "num_envs=2 horizon=32 minibatch_size=32 total_steps=128",
     "pqn": "num_envs=4 horizon=16 minibatch_size=32 total_steps=128",
-    "dqn": "sampler.num_envs=4 horizon=4 total_steps=96 min_steps=48 replay_size=400 "
+    "dqn": "sampler.num_envs=4 horizon=4 total_steps=96 learning_starts=48 buffer_size=400 "
     "batch_size=8 evaluation_interval=0",
 }
 """options of a run with a few updates, by kind of algorithm"""

@@ -41,9 +41,9 @@ TENSORFLOW = ("a2c_baselines", "paac", "impala", "ppo_baselines", "ppo_mujoco", 
 SMALL = {
     "ppo": "num_envs=2 horizon=32 minibatch_size=32",
     "pqn": "num_envs=4 horizon=16 minibatch_size=32",
-    "dqn": "sampler.num_envs=4 horizon=4 min_steps=48 replay_size=400 batch_size=8",
+    "dqn": "sampler.num_envs=4 horizon=4 learning_starts=48 buffer_size=400 batch_size=8",
     "ga3c": "num_envs=2 num_groups=2",
-    "r2d2": "sampler.num_envs=4 horizon=4 min_steps=80 replay_size=400 batch_size=8 "
+    "r2d2": "sampler.num_envs=4 horizon=4 learning_starts=80 buffer_size=400 batch_size=8 "
     "sequence_length=4 burn_in=2",
 }
 

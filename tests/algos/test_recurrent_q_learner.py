@@ -36,7 +36,12 @@ MASKED_ENV = EnvSpec(
 def make(
     env: EnvSpec = ENV, memory: str = "lstm", *, is_told: bool = False, **options: Any
 ) -> tuple[DQN, Any, Local]:
-    small = {"batch_size": 20, "min_steps": 120, "replay_size": 240, "target_update_steps": 96}
+    small = {
+        "batch_size": 20,
+        "learning_starts": 120,
+        "buffer_size": 240,
+        "target_update_interval": 96,
+    }
     sequences = {"sequence_length": LENGTH, "burn_in": BURN_IN, "training_intensity": 1.0}
     config = DQNConfig(**{**small, **sequences, **options})
     torch.manual_seed(0)
@@ -429,5 +434,7 @@ def test_options_of_the_command_line_make_sequences() -> None:
 
 
 def test_replay_too_small_for_sequences_is_refused_with_what_fits() -> None:
-    with pytest.raises(ValueError, match=r"min_steps is 60; .* sequences of 2 \+ 4 .* least 84"):
-        make(min_steps=60)
+    with pytest.raises(
+        ValueError, match=r"learning_starts is 60; .* sequences of 2 \+ 4 .* least 84"
+    ):
+        make(learning_starts=60)

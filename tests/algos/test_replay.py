@@ -175,7 +175,7 @@ def test_uniform_draws_are_even_over_steps_and_environments() -> None:
 
 
 def test_ring_that_is_too_short_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"replay_size is 24; .* at least 28"):
+    with pytest.raises(ValueError, match=r"buffer_size is 24; .* at least 28"):
         make(stack=3, n=1, slots=6)
 
 
@@ -189,11 +189,11 @@ def test_memory_beyond_the_machine_is_refused_before_it_is_taken() -> None:
         frame_stack=4,
     )
     with pytest.raises(
-        ValueError, match=r"replay_size=1000000000 takes 8344.* GB, and cpu has .* free"
+        ValueError, match=r"buffer_size=1000000000 takes 8344.* GB, and cpu has .* free"
     ):
         Replay(spec, CPU)
     with pytest.raises(
-        ValueError, match=r"each of 3 learners' parts of the replay takes 8344.* use replay_size="
+        ValueError, match=r"each of 3 learners' parts of the replay takes 8344.* use buffer_size="
     ):
         Replay(spec, CPU, num_learners=3)
 
@@ -203,7 +203,7 @@ def test_memory_that_another_learner_has_taken_meanwhile_is_the_same_message(mon
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(torch, "zeros", full)
-    with pytest.raises(ValueError, match=r"replay_size=\d+ takes .* GB free for it; use replay"):
+    with pytest.raises(ValueError, match=r"buffer_size=\d+ takes .* GB free for it; use buffer"):
         make(stack=3, n=1, slots=20)
 
 
@@ -217,7 +217,7 @@ def test_a_replay_leaves_memory_of_a_gpu_for_updates(monkeypatch: pytest.MonkeyP
     assert replay_device(spec, gpu) == gpu
     larger = dataclasses.replace(spec, batch_size=2048)
     assert replay_device(larger, gpu) == torch.device("cpu")
-    with pytest.raises(ValueError, match="use replay_size="):
+    with pytest.raises(ValueError, match="use buffer_size="):
         check_free_memory(larger, gpu)
 
 

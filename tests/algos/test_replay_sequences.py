@@ -200,7 +200,7 @@ def test_state_gives_the_same_sequences() -> None:
 
 def test_replay_that_is_too_small_for_a_sequence_says_what_it_needs() -> None:
     message = (
-        r"replay_size is 52; with 4 environments, rollouts of 3 steps, 2-step returns, sequences "
+        r"buffer_size is 52; with 4 environments, rollouts of 3 steps, 2-step returns, sequences "
         r"of 3 \+ 4 steps and stacks of 1 frames it must be at least 60"
     )
     with pytest.raises(ValueError, match=message):

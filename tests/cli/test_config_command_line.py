@@ -85,9 +85,9 @@ def test_option_becomes_its_value(arguments: str, expected: dict[str, Any]) -> N
 # What another library calls ours, words of several options, and slips.
 UNKNOWN = """
 learner.learning_rate=1 | did you mean learner.lr?
-algo=dqn buffer_size=1 | did you mean replay_size?
+algo=dqn min_steps=1 | did you mean learning_starts?
 entropy=1 | did you mean entropy_coefficient?
-algo=dqn replay=1 | did you mean replay_size or save_replay?
+algo=dqn buffer=1 | did you mean buffer_size?
 total_step=5 | did you mean total_steps?
 epsilon=1 | --help=all lists all
 
@@ -108,7 +108,6 @@ algo=dqn epsilon=1 | did you mean epsilon_initial or epsilon_final or epsilon_st
 sampler.workers=1 | did you mean sampler.num_workers?
 entropy_coef=1 | did you mean entropy_coefficient?
 sampler.num_env=5 | did you mean sampler.num_envs?
-buffer_size=1 | --help=all lists all
 algo=dqn ent_coef=1 | --help=all lists all
 """
 
@@ -164,7 +163,7 @@ algo=ppo minibatch_size=500 | minibatch_size=500 rollout
 algo=cat_dqn num_atoms=100000 | num_atoms is 100000; from 1 to 10,000
 algo=cat_dqn priority_alpha=1 | priority_alpha=1 no effect learner.prioritized is fal
 algo=dqn adam_eps=1 | adam_eps=1 no effect learner.optimizer is rms
-algo=dqn total_steps=1000 | before learning begins min_steps=50000
+algo=dqn total_steps=1000 | before learning begins learning_starts=50000
 learner.double=true | algo=a2c, no such option; algo=dqn
 seed=0..2 | it must be: integer; several values are for `sweep`
 num_workers=[1,2] | several values are for `sweep`

@@ -106,8 +106,8 @@ ppo_mujoco: num_envs=1 horizon=2048 minibatch_size=64 epochs=10 lr=0.0003 lr_sch
   decorrelation_steps=0 total_steps=1_000_000
 ppo_mujoco num_envs=8 serial=false: num_envs=8 horizon=256
 dqn: num_envs=32 horizon=4 batch_size=32 lr=0.00025 rmsprop_decay=0.95 rmsprop_eps=1e-06
-  training_intensity=8.0 min_steps=50_000 target_update_steps=10_000 epsilon_final=0.1
-  epsilon_steps=1_000_000 epsilon_evaluation=0.05 replay_size=1_000_000
+  training_intensity=8.0 learning_starts=50_000 target_update_interval=10_000 epsilon_final=0.1
+  epsilon_steps=1_000_000 epsilon_evaluation=0.05 buffer_size=1_000_000
 dqn batch_size=512: lr=0.00075 num_envs=32
 dqn batch_size=1024: lr=0.0015 num_envs=32
 double_dqn: double=true lr=0.00025
@@ -117,8 +117,8 @@ cat_dqn batch_size=2048: lr=0.00042 num_envs=64 adam_eps=none epsilon_final=0.01
 a3c: sync=store lr=none num_envs=16 max_gradient_norm=0.5
 appo: sync=store num_envs=8 horizon=256 lr=0.00025 lr_schedule=constant max_gradient_norm=0.5
   sync_period=4 pull_steps=64 minibatch_size=512 epochs=4
-r2d2: num_envs=256 sequence_length=80 burn_in=40 batch_size=5120 replay_size=4_000_000 n_step=5
-  gamma=0.997 lr=0.0001 adam_eps=0.001 target_update_steps=12_800_000 priority_alpha=0.9
+r2d2: num_envs=256 sequence_length=80 burn_in=40 batch_size=5120 buffer_size=4_000_000 n_step=5
+  gamma=0.997 lr=0.0001 adam_eps=0.001 target_update_interval=12_800_000 priority_alpha=0.9
   priority_beta=0.6 epsilon_final=0.4 lstm=true
   previous_action_reward=true double=true dueling=true value_rescaling=true clip_reward=false
   episodic_lives=false
@@ -130,7 +130,7 @@ async_dqn: sync=store batch_size=512 lr=0.00075
 rainbow: batch_size=512 lr=6.25e-05 adam_eps=9.765625e-06 n_step=3 double=true dueling=true
   prioritized=true num_atoms=51 priority_alpha=0.5 priority_beta=0.4
   priority_beta_steps=50_000_000 optimizer=adam v_min=-10.0 v_max=10.0 training_intensity=8.0
-  epsilon_final=0.01 min_steps=20_000 target_update_steps=8000 epsilon_steps=62_500
+  epsilon_final=0.01 learning_starts=20_000 target_update_interval=8000 epsilon_steps=62_500
   max_gradient_norm=10.0
 """
 

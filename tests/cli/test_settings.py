@@ -128,7 +128,11 @@ def test_value_of_another_kind_or_size_is_refused(
         (TrainConfig, {"total_steps": 200, "schedule_steps": 100}, "schedule_steps=200 or more"),
         (A2CConfig, {"c_clip": 2.0}, "c_clip is 2; at most rho_clip=1"),
         (DQNConfig, {"v_min": 1.0, "v_max": 1.0}, "v_min=1.0 must be below v_max=1.0"),
-        (DQNConfig, {"min_steps": 2_000_000}, "min_steps=2000000 more than the replay holds"),
+        (
+            DQNConfig,
+            {"learning_starts": 2_000_000},
+            "learning_starts=2000000 more than the replay holds",
+        ),
         (DQNConfig, {"value_rescaling": True, "num_atoms": 51}, "value_rescaling num_atoms=51"),
     ],
 )

@@ -22,7 +22,7 @@ def shorter(commands: str) -> str:
     """The commands with a tenth of the steps, also of the examples' files.
 
     Sweeps stay as they are, since they go on with a total that whole rollouts must reach, and so
-    do runs that learn after ``min_steps``. Atari games begin without random steps.
+    do runs that learn after ``learning_starts``. Atari games begin without random steps.
     """
     lines = re.split(r"(?<!\\)\n", commands)
     return "\n".join(map(_shorter, lines))
@@ -30,7 +30,7 @@ def shorter(commands: str) -> str:
 
 def _shorter(command: str) -> str:
     command = command.replace("env=breakout", "env=breakout decorrelation_steps=0")
-    if "sweep" in command or "min_steps" in command:
+    if "sweep" in command or "learning_starts" in command:
         return command
     command = re.sub(r"( config=examples/\S+)", r"\1 total_steps=20000", command)
     return re.sub(LENGTHS, lambda each: f"{each[1]}={int(each[2]) // 10}", command)

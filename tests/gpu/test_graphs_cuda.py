@@ -308,8 +308,8 @@ def test_threads_that_record_and_warm_up_at_once_do_not_mix(
         ("env=catch algo=a2c horizon=5", 10),
         ("algo=a2c env=CartPole-v1 normalize_observation=true model=mlp horizon=5", 64),
         (
-            "env=catch algo=cat_dqn horizon=4 batch_size=32 training_intensity=1 min_steps=64 "
-            "replay_size=4000",
+            "env=catch algo=cat_dqn horizon=4 batch_size=32 training_intensity=1 "
+            "learning_starts=64 buffer_size=4000",
             21,
         ),
     ],

@@ -27,7 +27,7 @@ ALGORITHMS = {
     "a2c": ("algo=a2c",),
     "ppo": ("algo=ppo", "horizon=20", "epochs=2"),
     "lstm": ("algo=ppo", "horizon=20", "epochs=2", "lstm=true"),
-    "dqn": ("algo=dqn", "horizon=4", "batch_size=16", "min_steps=400", "replay_size=4000"),
+    "dqn": ("algo=dqn", "horizon=4", "batch_size=16", "learning_starts=400", "buffer_size=4000"),
 }
 
 

@@ -33,9 +33,9 @@ ENV = EnvSpec(
 def make(device: torch.device) -> tuple[DQN, Local]:
     config = DQNConfig(
         batch_size=8,
-        min_steps=48,
-        replay_size=100,
-        target_update_steps=96,
+        learning_starts=48,
+        buffer_size=100,
+        target_update_interval=96,
         prioritized=True,
     )
     torch.manual_seed(0)

@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.timeout(400),
 ]
 IS_EMULATED = "EMULATED_GPU" in os.environ
-RAINBOW = ["algo=rainbow", "model=mlp", "replay_size=4000", "min_steps=1000", "batch_size=32"]
+RAINBOW = ["algo=rainbow", "model=mlp", "buffer_size=4000", "learning_starts=1000", "batch_size=32"]
 
 
 def last_row(run_dir: Path) -> dict[str, str]:
@@ -56,7 +56,12 @@ def test_atari_runs_of_presets_are_recorded(algo: str, tmp_path: Path) -> None:
     options = [f"algo={algo}", "env=breakout", "device=cuda", "cuda_graphs=on", "num_envs=4"]
     options += ["total_steps=640", "log_interval=320", "evaluation_interval=0"]
     if algo == "cat_dqn":
-        options += ["min_steps=400", "replay_size=2000", "batch_size=8", "training_intensity=1"]
+        options += [
+            "learning_starts=400",
+            "buffer_size=2000",
+            "batch_size=8",
+            "training_intensity=1",
+        ]
     else:
         options.append("horizon=16")
     options += ["minibatch_size=16"] * (algo in ("ppo", "pqn"))

@@ -30,7 +30,7 @@ _REPLAY = {
     **dict(each.split("=", 1) for each in Q_LEARNING),
     "num_envs": "2",
     "total_steps": "80",
-    "min_steps": "40",
+    "learning_starts": "40",
 }
 _SWING = {"env": "control_envs:Swing", "num_envs": "2"}
 _OPTIONS = {
@@ -39,7 +39,12 @@ _OPTIONS = {
     "ppo_mujoco": {**_PPO, **_SWING},
     "pqn": {"num_envs": "4", "total_steps": "256", "horizon": "16", "minibatch_size": "32"},
     "sac": {**_REPLAY, **_SWING, "training_intensity": "8"},
-    "r2d2": {"num_envs": "2", "total_steps": "800", "min_steps": "744", "replay_size": "2000"},
+    "r2d2": {
+        "num_envs": "2",
+        "total_steps": "800",
+        "learning_starts": "744",
+        "buffer_size": "2000",
+    },
 }
 _SEQUENCES = {"lstm": "true", "sequence_length": "6", "burn_in": "2", "batch_size": "12"}
 _APART = {"ga3c"}

@@ -178,9 +178,9 @@ def q_learning(
     length = options.get("sequence_length")
     config = DQNConfig(
         batch_size=16 if length is None else 32,
-        min_steps=T * B * (2 if length is None else 3),
-        replay_size=T * B * 4,
-        target_update_steps=T * B,
+        learning_starts=T * B * (2 if length is None else 3),
+        buffer_size=T * B * 4,
+        target_update_interval=T * B,
         prioritized=True,
         num_atoms=num_atoms,
         **MEASURED,

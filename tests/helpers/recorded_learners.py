@@ -25,7 +25,12 @@ IMAGES = EnvSpec(
     observation=Leaf((2, 44, 44), np.dtype(np.uint8)),
     action=discrete(NUM_ACTIONS),
 )
-Q: dict[str, Any] = {"batch_size": 8, "min_steps": 48, "replay_size": 600, "lr_schedule": "linear"}
+Q: dict[str, Any] = {
+    "batch_size": 8,
+    "learning_starts": 48,
+    "buffer_size": 600,
+    "lr_schedule": "linear",
+}
 CONFIGS: dict[str, Callable[[], LearnerConfig]] = {
     "a2c": lambda: A2CConfig(lr_schedule="linear", normalize_advantage=True, log_norms=True),
     "vtrace": lambda: A2CConfig(vtrace=True, rho_clip=2.0, gae_lambda=0.9),

@@ -19,11 +19,11 @@ from accel_rl.training.train import train
 
 SMALL = ["serial=true", "num_envs=2", "decorrelation_steps=0", "log_interval=40"]
 
-SMALL_DQN = ["algo=dqn", "horizon=4", "min_steps=20", "replay_size=200", "batch_size=8"]
+SMALL_DQN = ["algo=dqn", "horizon=4", "learning_starts=20", "buffer_size=200", "batch_size=8"]
 Q_LEARNING = SMALL_DQN[1:]
 SMALL_OPTIONS = {
     **dict.fromkeys(("dqn", "async_dqn", "double_dqn", "cat_dqn", "rainbow"), Q_LEARNING),
-    "r2d2": ["min_steps=400", "replay_size=2000", "total_steps=440"],
+    "r2d2": ["learning_starts=400", "buffer_size=2000", "total_steps=440"],
     "pqn": ["minibatch_size=64"],
     "ga3c": ["serial=false", "num_envs=4"],
     "ppo_mujoco": ["env=control_envs:Swing", "horizon=16", "minibatch_size=32"],

@@ -37,9 +37,9 @@ CATCH_DQN = DQNConfig(
     optimizer="adam",
     adam_eps=1e-5,
     training_intensity=4,
-    min_steps=1_000,
-    replay_size=20_000,
-    target_update_steps=1_000,
+    learning_starts=1_000,
+    buffer_size=20_000,
+    target_update_interval=1_000,
     epsilon_steps=10_000,
     epsilon_evaluation=0.0,
     priority_beta_steps=50_000,
@@ -129,7 +129,9 @@ class LastStep(gymnasium.Env[np.ndarray, int]):
 def test_reward_of_the_step_that_meets_a_time_limit_is_learned(algorithm: str) -> None:
     config, sampler = CATCH[algorithm]
     if isinstance(config, DQNConfig):
-        config = replace(config, min_steps=200, epsilon_steps=1_000, target_update_steps=200)
+        config = replace(
+            config, learning_starts=200, epsilon_steps=1_000, target_update_interval=200
+        )
     for right in (0, 1):  # an untrained network prefers one of them
         run = Run(partial(LastStep, right), (config, sampler), seed=0)
         run.train(steps={"a2c": 6_000, "pqn": 12_000}.get(algorithm, 2_000))
@@ -180,7 +182,9 @@ def test_shortest_way_through_open_doors_is_learned(algorithm: str) -> None:
     config, sampler = CATCH[algorithm]
     config = replace(config, gamma=0.9)
     if isinstance(config, DQNConfig):
-        config = replace(config, min_steps=500, epsilon_steps=4_000, target_update_steps=200)
+        config = replace(
+            config, learning_starts=500, epsilon_steps=4_000, target_update_interval=200
+        )
         if config.num_atoms > 1:
             config = replace(config, v_min=-10.0, v_max=10.0)
     run = Run(Doors, (config, sampler), seed=0)

@@ -23,9 +23,9 @@ RAINBOW = DQNConfig(
     training_intensity=4,
     sequence_length=8,
     burn_in=4,
-    min_steps=1_000,
-    replay_size=20_000,
-    target_update_steps=500,
+    learning_starts=1_000,
+    buffer_size=20_000,
+    target_update_interval=500,
     epsilon_steps=4_000,
     epsilon_evaluation=0.0,
     double=True,
@@ -46,7 +46,7 @@ RESCALED = replace(
     burn_in=0,
     gamma=0.9,
     epsilon_steps=2_500,
-    target_update_steps=300,
+    target_update_interval=300,
 )
 SETTINGS: dict[str, Any] = {
     "rainbow": (RAINBOW, SamplerConfig(num_envs=8, horizon=4)),

@@ -62,7 +62,7 @@ class Lower(nn.Module):
         ("algo=a2c", "model=test_models_own_examples:Words", "horizon=5"),
         (
             *("algo=dqn", "model=test_models_own_examples:words_of_actions", "horizon=4"),
-            *("min_steps=20", "replay_size=200", "batch_size=8"),
+            *("learning_starts=20", "buffer_size=200", "batch_size=8"),
         ),
     ],
     ids=["a2c", "dqn"],

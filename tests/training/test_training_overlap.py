@@ -38,8 +38,8 @@ ALGORITHMS = {
         "vtrace": "algo=a2c learner.vtrace=true",
         "ppo": "algo=ppo horizon=20 minibatch_size=20 epochs=2 clip_value=true",
         "lstm": "algo=ppo lstm=true horizon=20 minibatch_size=20 epochs=2",
-        "dqn": "algo=dqn batch_size=16 min_steps=160 replay_size=4000 horizon=4 prioritized=true "
-        "target_update_steps=80 epsilon_steps=200",
+        "dqn": "algo=dqn batch_size=16 learning_starts=160 buffer_size=4000 horizon=4 "
+        "prioritized=true target_update_interval=80 epsilon_steps=200",
     }.items()
 }
 SMALL = ("env=catch", "num_envs=4", "decorrelation_steps=10", "log_interval=80")
@@ -356,8 +356,8 @@ LEARNING = {
     "vtrace": "algo=a2c learner.vtrace=true lr=2e-3 num_envs=16 horizon=10 total_steps=100000",
     "ppo": "algo=ppo num_envs=16 horizon=20 minibatch_size=80 total_steps=100000",
     "dqn": "algo=dqn num_envs=8 horizon=4 lr=1e-3 optimizer=adam adam_eps=1e-5 "
-    "training_intensity=4 min_steps=1000 replay_size=20000 total_steps=40000 "
-    "target_update_steps=1000 epsilon_steps=10000 epsilon_final=0.01",
+    "training_intensity=4 learning_starts=1000 buffer_size=20000 total_steps=40000 "
+    "target_update_interval=1000 epsilon_steps=10000 epsilon_final=0.01",
 }
 
 

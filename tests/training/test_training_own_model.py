@@ -64,7 +64,7 @@ def differing(observation_shape, num_actions):
         model.policy.weight += np.random.default_rng().normal()
     return model
 """
-Q_OPTIONS = ("horizon=4", "min_steps=20", "replay_size=200", "batch_size=8")
+Q_OPTIONS = ("horizon=4", "learning_starts=20", "buffer_size=200", "batch_size=8")
 RUNS = {
     "a2c": ("horizon=5",),
     "dqn": (*Q_OPTIONS, "precision=bfloat16"),

@@ -76,7 +76,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its policy is told actions and rewards; it has learned from sequences of a replay."""
     run_dir = tmp_path_factory.mktemp("told") / "run"
     memory = ("gru=true", "previous_action_reward=true", "sequence_length=8", "burn_in=2")
-    small = ("min_steps=160", "batch_size=8", "num_envs=4", "total_steps=240")
+    small = ("learning_starts=160", "batch_size=8", "num_envs=4", "total_steps=240")
     return trained(run_dir, "algo=dqn", "env=catch", *memory, *small, "evaluation_interval=0")
 
 

@@ -48,7 +48,7 @@ def test_learners_that_simulate_themselves_have_a_core_each(tmp_path) -> None:
     assert last_checkpoint(tmp_path)["num_learners"] == 2
 
 
-REPLAY = "algo=dqn batch_size=16 min_steps=400 replay_size=4000 save_replay=true"
+REPLAY = "algo=dqn batch_size=16 learning_starts=400 buffer_size=4000 save_replay=true"
 EVALUATED = "evaluation_interval=600 evaluation_steps=20 evaluation_envs=2"
 
 IN_STEP = {
@@ -282,8 +282,8 @@ LEARNING = {
     "appo": ("num_envs=16", "horizon=20", "minibatch_size=80", "total_steps=120000"),
     "async_dqn": (
         *("num_envs=8", "horizon=4", "batch_size=32", "lr=1e-3", "optimizer=adam"),
-        *("min_steps=1000", "replay_size=20000", "training_intensity=4", "total_steps=60000"),
-        *("target_update_steps=1000", "epsilon_steps=10000", "epsilon_final=0.01"),
+        *("learning_starts=1000", "buffer_size=20000", "training_intensity=4", "total_steps=60000"),
+        *("target_update_interval=1000", "epsilon_steps=10000", "epsilon_final=0.01"),
     ),
 }
 

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 SMALL = "num_envs=4 decorrelation_steps=10 log_interval=60 checkpoint_interval=200 total_steps=400"
 EVALUATED = "evaluation_interval=100 evaluation_steps=2 evaluation_envs=2"
-REPLAY = "batch_size=16 min_steps=120 replay_size=3000 save_replay=true training_intensity=4"
+REPLAY = "batch_size=16 learning_starts=120 buffer_size=3000 save_replay=true training_intensity=4"
 FEW = "checkpoint_interval=80 total_steps=160"
 COUNTING = "counting_env:CountingEnv"
 SWING = "env=control_envs:Swing normalize_observation=true normalize_reward=true"
@@ -50,7 +50,7 @@ RUNS = {
     "pqn-gru": "algo=pqn env=space_envs:masked gru=true horizon=10 minibatch_size=20 serial=true",
     "dqn": (
         f"algo=dqn env=catch {REPLAY} horizon=4 prioritized=true overlap=true serial=true "
-        "target_update_steps=160 epsilon_steps=300 log_norms=true gradient_cosine_interval=7"
+        "target_update_interval=160 epsilon_steps=300 log_norms=true gradient_cosine_interval=7"
     ),
     "rainbow": f"algo=rainbow env=catch {REPLAY} num_workers=2",
     "sequences": (
@@ -134,7 +134,7 @@ def checkpoint(num_learners: int = 1, is_new: tuple[bool, ...] = (), **more: Any
     ],
 )
 def test_what_starts_anew_is_said(algo: str, saved: dict[str, Any], words: list[str]) -> None:
-    more = ["min_steps=250"] * (algo == "dqn")
+    more = ["learning_starts=250"] * (algo == "dqn")
     line = describe_resumed(saved, parse_arguments([f"algo={algo}", "env=catch", *more]))
     assert all(each in line for each in words)
 

@@ -75,7 +75,9 @@ def test_algorithm_learns_with_every_space(
 def make_td3(rank: int = 0) -> tuple[Any, Local]:
     """A learner of TD3 with two environments, and its exchange."""
     module = importlib.import_module("my_td3")
-    config = module.TD3Config(batch_size=8, min_steps=12, replay_size=200, training_intensity=1)
+    config = module.TD3Config(
+        batch_size=8, learning_starts=12, buffer_size=200, training_intensity=1
+    )
     leaf = partial(Leaf, dtype=np.dtype(np.float32))
     env = EnvSpec(name="made up", observation=leaf((3,)), action=leaf((2,), low=-2, high=2))
     agent = config.make_agent(Network("auto", env, torch.device("cpu")))
@@ -205,11 +207,11 @@ def plain_ppo() -> TrainConfig:
 
 
 def plain_dqn() -> TrainConfig:
-    learner = PlainDQN(min_steps=500, replay_size=20000)
+    learner = PlainDQN(learning_starts=500, buffer_size=20000)
     return TrainConfig(sampler=SamplerConfig(num_envs=16, horizon=4), learner=learner)
 
 
-ON_CATCH = ("env=catch", "serial=true", "num_envs=4", "min_steps=40", "total_steps=400")
+ON_CATCH = ("env=catch", "serial=true", "num_envs=4", "learning_starts=40", "total_steps=400")
 
 
 @pytest.mark.slow

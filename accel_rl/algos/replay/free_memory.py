@@ -52,11 +52,11 @@ def replay_too_large(
     """What `check_free_memory` raises."""
     free, nbytes, size = _free(spec, device), spec.nbytes, spec.size
     fits = num_learners * int(size * free / (nbytes * num_local) * 0.9)
-    what = f"a replay of replay_size={size}"
+    what = f"a replay of buffer_size={size}"
     if num_learners > 1:
         what = f"each of {num_learners} learners' parts of the replay"
     shared = f" for {num_local} of them" if num_local > 1 else ""
     return ValueError(
         f"{what} takes {nbytes / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB free for it"
-        f"{shared}; use replay_size={fits} or less"
+        f"{shared}; use buffer_size={fits} or less"
     )

@@ -74,7 +74,7 @@ class Window(NamedTuple):
 class Replay:
     """The memory on ``device``.
 
-    ``num_learners``: that divide ``replay_size``; each has a memory like this one, ``num_local`` of
+    ``num_learners``: that divide ``buffer_size``; each has a memory like this one, ``num_local`` of
     them on this machine.
 
     ``low``, ``high``: the steps that can be drawn, see above. They follow from how much has been

@@ -87,7 +87,7 @@ class ReplaySpec:
             )
         if self.size < self.fewest:
             raise ValueError(
-                f"replay_size is {self.size}; with {self.needs} it must be at least {self.fewest}"
+                f"buffer_size is {self.size}; with {self.needs} it must be at least {self.fewest}"
             )
 
     @property

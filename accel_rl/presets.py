@@ -468,7 +468,7 @@ def sac() -> TrainConfig:
     Table 1 of the paper, with 8 simulators: one update with a batch of 256 for each step, after
     10,000 random ones.
 
-    Deviations: policy, critics and temperature are updated at once, from the same parameters.
+    Deviations: policy, critics and alpha are updated at once, from the same parameters.
     docs/algorithms/sac.md lists all.
     """
     return TrainConfig(

@@ -55,7 +55,7 @@ class PQNConfig(MinibatchConfig):
     """Learning rate."""
     epochs: int = option(2, common=True)
     minibatch_size: int = option(128, common=True)
-    return_lambda: float = option(0.65, common=True)
+    q_lambda: float = option(0.65, common=True)
     """Lambda of the Q(lambda) returns.
     0: one reward. 1: all rewards up to the end of the rollout."""
     max_gradient_norm: float | None = option(10.0, common=True)
@@ -65,7 +65,7 @@ class PQNConfig(MinibatchConfig):
     """Probability of a random action at the start."""
     epsilon_final: float = option(0.001, common=True)
     """Probability of a random action at the end of the schedule."""
-    epsilon_share: float = option(0.1, common=True)
+    exploration_fraction: float = option(0.1, common=True)
     """Share of total_steps, or of schedule_steps, in which epsilon falls linearly."""
     epsilon_evaluation: float = 0.0
     """Probability of a random action in evaluations."""
@@ -73,8 +73,8 @@ class PQNConfig(MinibatchConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "above 0", lambda value: value > 0, "lr")
-        require(self, "above 0 and at most 1", lambda value: 0 < value <= 1, "epsilon_share")
-        shares = ("return_lambda", "epsilon_initial", "epsilon_final", "epsilon_evaluation")
+        require(self, "above 0 and at most 1", lambda value: 0 < value <= 1, "exploration_fraction")
+        shares = ("q_lambda", "epsilon_initial", "epsilon_final", "epsilon_evaluation")
         require(self, "from 0 to 1", lambda value: 0 <= value <= 1, *shares)
 
     @property
@@ -225,7 +225,7 @@ class PQN:
         reward, discount = fold_truncation(
             batch.reward, batch.terminated, batch.truncated, batch.valid, final_value, config.gamma
         )
-        return_ = lambda_returns(reward, discount, next_value, config.return_lambda)
+        return_ = lambda_returns(reward, discount, next_value, config.q_lambda)
         steps = (each.flatten() for each in (batch.action, return_, batch.valid))
         return observation, Minibatch(*steps)
 
@@ -242,6 +242,6 @@ class PQN:
 
     def _set_epsilon(self, progress: float) -> None:
         self._progress = progress
-        done = min(1.0, progress / self.config.epsilon_share)
+        done = min(1.0, progress / self.config.exploration_fraction)
         initial = self.config.epsilon_initial
         self.agent.epsilon = linear_epsilon(initial, self._final_epsilon, done)

@@ -86,24 +86,22 @@ def discounted_returns(reward: Tensor, discount: Tensor, bootstrap_value: Tensor
 
 
 @torch.no_grad()
-def lambda_returns(
-    reward: Tensor, discount: Tensor, next_value: Tensor, return_lambda: float
-) -> Tensor:
-    """Mixtures of all n-step returns, weighted by powers of ``return_lambda``.
+def lambda_returns(reward: Tensor, discount: Tensor, next_value: Tensor, q_lambda: float) -> Tensor:
+    """Mixtures of all n-step returns, weighted by powers of ``q_lambda``.
 
-    ``return_[t] = reward[t] + discount[t] * (return_lambda * return_[t + 1] + (1 - return_lambda) *
-    next_value[t])``, where ``return_[T] = next_value[T - 1]``. With ``return_lambda`` 1 these are
+    ``return_[t] = reward[t] + discount[t] * (q_lambda * return_[t + 1] + (1 - q_lambda) *
+    next_value[t])``, where ``return_[T] = next_value[T - 1]``. With ``q_lambda`` 1 these are
     `discounted_returns`, with 0 they end after one reward.
 
     With ``next_value[t] = max_a Q(observation[t + 1], a)`` it is the Q(lambda) of Gallici et al.
     2024 (arXiv:2407.04811), after Peng and Williams 1994: nothing is cut off behind a random
     action.
 
-    All but ``return_lambda`` are ``[T, B]``, as the result.
+    All but ``q_lambda`` are ``[T, B]``, as the result.
     """
     _check_shapes(reward, discount, next_value)
-    ends = torch.addcmul(reward, discount, next_value, value=1 - return_lambda)
-    return discounted_returns(ends, return_lambda * discount, next_value[-1])
+    ends = torch.addcmul(reward, discount, next_value, value=1 - q_lambda)
+    return discounted_returns(ends, q_lambda * discount, next_value[-1])
 
 
 @torch.no_grad()

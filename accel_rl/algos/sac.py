@@ -1,7 +1,7 @@
 """Soft actor-critic (SAC): continuous control from a replay memory.
 
 Every algorithm here has the same skeleton: prepare (replay insert and sample), loss per sample,
-`Update.step`. Here the three losses of policy, critics and temperature make one update: none of
+`Update.step`. Here the three losses of policy, critics and alpha make one update: none of
 them has a gradient in the others' parameters, and Adam treats each parameter by itself.
 
 Haarnoja et al. 2018, arXiv:1812.05905. docs/algorithms/sac.md lists deviations.
@@ -34,8 +34,8 @@ from accel_rl.parallel import ALONE, Adam, Exchange, Ranks
 from accel_rl.spaces import map_leaves, size_of
 
 
-def _is_temperature_given(run: Any) -> str | Literal[False]:
-    return run.learner.temperature is not None and "learner.temperature is given"
+def _is_alpha_given(run: Any) -> str | Literal[False]:
+    return run.learner.alpha is not None and "learner.alpha is given"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class SACConfig(ReplayConfig):
     """
 
     lr: float = option(3e-4, common=True)
-    """Learning rate of policy, critics and temperature."""
+    """Learning rate of policy, critics and alpha."""
     batch_size: int = option(256, common=True)
     """Transitions in one update."""
     training_intensity: float = option(256.0, common=True)
@@ -55,17 +55,18 @@ class SACConfig(ReplayConfig):
     256 with batches of 256 is one update a step."""
     learning_starts: int = option(10_000, common=True)
     """Steps before the first update, taken by random actions."""
-    target_rate: float = option(0.005, common=True)
+    tau: float = option(0.005, common=True)
     """Share by which the target critics move towards the critics in each update."""
-    temperature: float | None = option(None, common=True)
-    """Weight of the entropy. none: learned, so that the entropy reaches target_entropy."""
-    target_entropy: float | None = option(None, idle=_is_temperature_given)
+    alpha: float | None = option(None, common=True)
+    """Weight of the entropy, the temperature.
+    none: learned, so that the entropy reaches target_entropy."""
+    target_entropy: float | None = option(None, idle=_is_alpha_given)
     """Target of the entropy, in nats. none: minus the number of floats in an action."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "above 0", lambda value: value > 0, "lr", "temperature")
-        require(self, "above 0 and at most 1", lambda value: 0 < value <= 1, "target_rate")
+        require(self, "above 0", lambda value: value > 0, "lr", "alpha")
+        require(self, "above 0 and at most 1", lambda value: 0 < value <= 1, "tau")
 
     @property
     def rule(self) -> Adam:
@@ -82,8 +83,8 @@ class SACConfig(ReplayConfig):
         env, name = network.env, name_of(self)
         env.check_bounded(name)
         network.check_given(name, "auto", "mlp")
-        temperature = 1.0 if self.temperature is None else self.temperature
-        model = SoftModel(env.observation, size_of(env.action), temperature).to(network.device)
+        alpha = 1.0 if self.alpha is None else self.alpha
+        model = SoftModel(env.observation, size_of(env.action), alpha).to(network.device)
         return BoundedAgent(model, env.action, explore, decide, network.graphs)
 
     def evaluating(self, agent: Agent) -> BoundedAgent:
@@ -107,7 +108,7 @@ class SoftLoss(NamedTuple):
     total: Tensor
     critic_loss: Tensor
     actor_loss: Tensor
-    temperature_loss: Tensor
+    alpha_loss: Tensor
 
 
 def critic_loss(value: Tensor, target: Tensor) -> Tensor:
@@ -119,14 +120,14 @@ def critic_loss(value: Tensor, target: Tensor) -> Tensor:
 
 
 def soft_target(
-    reward: Tensor, discount: Tensor, value: Tensor, log_prob: Tensor, temperature: Tensor
+    reward: Tensor, discount: Tensor, value: Tensor, log_prob: Tensor, alpha: Tensor
 ) -> Tensor:
-    """``reward + discount * (min_i Q_i - temperature * log pi)`` (equations 3 and 5), ``[N]``.
+    """``reward + discount * (min_i Q_i - alpha * log pi)`` (equations 3 and 5), ``[N]``.
 
     ``value``: ``[2, N]``, of the target critics for an action that the policy draws behind;
     ``log_prob``: ``[N]``, its logarithm of density. All else ``[N]`` or 0-d.
     """
-    return reward + discount * (value.amin(0) - temperature * log_prob)
+    return reward + discount * (value.amin(0) - alpha * log_prob)
 
 
 def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -184,7 +185,7 @@ class SAC(ReplayLearner):
         self._critics = list(agent.model.critics.parameters())
         given = config.target_entropy
         self._target_entropy = -float(agent.num_actions) if given is None else given
-        own = (*SoftLoss._fields[1:], "q_value", "entropy", "temperature")
+        own = (*SoftLoss._fields[1:], "q_value", "entropy", "alpha")
         self.metric_names = (*own, *self.metric_names)
         self.adjust()
 
@@ -208,7 +209,7 @@ class SAC(ReplayLearner):
         noise = self.noise(2, self.batch_size, self.agent.num_actions)
         self.optimizer.run(self._evaluate, config.lr * config.remaining(progress), batch, noise)
         with torch.no_grad():
-            torch._foreach_lerp_(self._targets, self._critics, config.target_rate)
+            torch._foreach_lerp_(self._targets, self._critics, config.tau)
 
     def adjust(self) -> None:
         """Take random actions until the first update."""
@@ -230,28 +231,26 @@ class SAC(ReplayLearner):
         with self.autocast():
             model, valid = self.agent.model, batch.valid
             seen, behind = flat(batch.observation), flat(batch.next_observation)
-            temperature = model.log_temperature.detach().exp()
+            alpha = model.log_alpha.detach().exp()
             with torch.no_grad():
                 next_action, next_log_prob = squash(*self._gaussian(behind), noise[0])
                 next_value = self._target(torch.cat((behind, next_action), 1)).float()
-                target = soft_target(
-                    batch.reward, batch.discount, next_value, next_log_prob, temperature
-                )
+                target = soft_target(batch.reward, batch.discount, next_value, next_log_prob, alpha)
             value = model.critics(torch.cat((seen, self.agent.unit(batch.action)), 1)).float()
             action, log_prob = squash(*self._gaussian(seen), noise[1])
             constants = {name: each.detach() for name, each in model.critics.named_parameters()}
             pairs = torch.cat((seen, action), 1)
             judged = functional_call(model.critics, constants, (pairs,)).float().amin(0)
-        actor = temperature * log_prob - judged  # equation 7
+        actor = alpha * log_prob - judged  # equation 7
         about = torch.zeros_like(actor)
-        if self.config.temperature is None:  # equation 18, by the logarithm
-            about = -model.log_temperature * (log_prob.detach() + self._target_entropy)
+        if self.config.alpha is None:  # equation 18, by the logarithm
+            about = -model.log_alpha * (log_prob.detach() + self._target_entropy)
         losses = (critic_loss(value, target), actor, about)
         loss = SoftLoss(*(masked_shares(each, valid) for each in (sum(losses), *losses)))  # type: ignore[arg-type]
         metrics = sums(loss._asdict()) | {
             "q_value": masked_shares(value.detach().mean(0), valid).sum(),
             "entropy": -masked_shares(log_prob.detach(), valid).sum(),
-            "temperature": temperature,
+            "alpha": alpha,
         }
         return loss.total, metrics
 

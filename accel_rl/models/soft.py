@@ -16,17 +16,17 @@ LOG_STD = (-20.0, 2.0)
 
 
 class SoftModel(nn.Module):
-    """Policy, two critics and the logarithm of the temperature, with torch's initial weights.
+    """Policy, two critics and the logarithm of alpha, with torch's initial weights.
 
     All have two ReLU layers of 256 units (Haarnoja et al. 2018, arXiv:1812.05905, appendix D).
 
     Attributes:
         actor: Gives means and logarithms of deviations, ``[N, 2 D]``, of flat observations.
         critics: Give the values of flat observations and actions.
-        log_temperature: 0-d.
+        log_alpha: 0-d.
     """
 
-    def __init__(self, observation: Space, num_actions: int, temperature: float) -> None:
+    def __init__(self, observation: Space, num_actions: int, alpha: float) -> None:
         super().__init__()
         size = size_of(observation)
         self.actor = nn.Sequential(
@@ -37,7 +37,7 @@ class SoftModel(nn.Module):
             nn.Linear(HIDDEN, 2 * num_actions),
         )
         self.critics = TwinCritics(size + num_actions)
-        self.log_temperature = nn.Parameter(torch.tensor(temperature).log())
+        self.log_alpha = nn.Parameter(torch.tensor(alpha).log())
 
     def gaussian(self, observation: Tensor) -> tuple[Tensor, Tensor]:
         """Return means and logarithms of deviations, ``[N, D]`` each, of ``[N, size]``."""

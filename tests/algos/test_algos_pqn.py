@@ -43,7 +43,7 @@ class LinearQ(QModel):
 def make(
     seed: int = 0, env: EnvSpec = ENV, schedule_steps: int | None = None, **options: Any
 ) -> tuple[PQN, LinearQ, Local]:
-    small = {"minibatch_size": 8, "gamma": GAMMA, "return_lambda": LAMBDA}
+    small = {"minibatch_size": 8, "gamma": GAMMA, "q_lambda": LAMBDA}
     config = PQNConfig(**{**small, **options})
     torch.manual_seed(0)
     model = LinearQ()
@@ -222,7 +222,7 @@ def test_rows_that_are_not_valid_do_not_move_parameters() -> None:
 
 
 def test_epsilon_and_learning_rate_follow_the_share_of_the_run(monkeypatch) -> None:
-    options: Any = {"epsilon_final": 0.05, "epsilon_share": 0.5, "lr": 0.1, "epochs": 1}
+    options: Any = {"epsilon_final": 0.05, "exploration_fraction": 0.5, "lr": 0.1, "epochs": 1}
     learner, _, exchange = make(minibatch_size=T * B, lr_schedule="linear", **options)
     rates: list[float] = []
     step = exchange.step
@@ -239,7 +239,7 @@ def test_epsilon_and_learning_rate_follow_the_share_of_the_run(monkeypatch) -> N
 
 def test_epsilon_is_that_of_the_steps_before_each_rollout_and_reaches_its_end() -> None:
     """As that of DQN: at first 1, then a line; rollouts of 24 of 120 steps."""
-    learner, _, _ = make(epsilon_final=0.0, epsilon_share=1.0, schedule_steps=5 * T * B)
+    learner, _, _ = make(epsilon_final=0.0, exploration_fraction=1.0, schedule_steps=5 * T * B)
     epsilons = [learner.agent.epsilon.item()]
     for number in range(5):
         learner.update(make_batch(), number / 5, (number + 1) * T * B)

@@ -123,7 +123,7 @@ def slow_lambda_return(
     truncated: Bools,
     final_value: Floats,
     value: Floats,
-    return_lambda: float,
+    q_lambda: float,
 ) -> float:
     """The n-step returns of step t for each n, weighted by powers of lambda; `value` [T + 1, B]."""
     returns, rewards = [], 0.0
@@ -138,18 +138,17 @@ def slow_lambda_return(
         if truncated[here, b]:
             break
     *before, last = returns
-    total = sum((1 - return_lambda) * return_lambda**n * each for n, each in enumerate(before))
-    return total + return_lambda ** len(before) * last
+    total = sum((1 - q_lambda) * q_lambda**n * each for n, each in enumerate(before))
+    return total + q_lambda ** len(before) * last
 
 
-@pytest.mark.parametrize("return_lambda", [0.0, 0.65, 1.0])
+@pytest.mark.parametrize("q_lambda", [0.0, 0.65, 1.0])
 @pytest.mark.parametrize("T", [1, 5, 13])
-def test_lambda_returns_of_random_rollout_equal_double_loop(T: int, return_lambda: float) -> None:
+def test_lambda_returns_of_random_rollout_equal_double_loop(T: int, q_lambda: float) -> None:
     *arrays, value = random_rollout(T, 50, seed=T)
-    found = lambda_returns(*fold(*arrays), torch.from_numpy(value[1:]), return_lambda)
+    found = lambda_returns(*fold(*arrays), torch.from_numpy(value[1:]), q_lambda)
     expected = [
-        [slow_lambda_return(t, b, *arrays, value, return_lambda) for b in range(50)]
-        for t in range(T)
+        [slow_lambda_return(t, b, *arrays, value, q_lambda) for b in range(50)] for t in range(T)
     ]
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, atol=1e-12)
 

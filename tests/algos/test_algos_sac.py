@@ -113,7 +113,7 @@ def make(seed: int = 0, spec: EnvSpec = SPEC, **settings: Any) -> tuple[SAC, Bou
 
 @pytest.mark.numeric
 def test_an_update_is_that_of_three_optimizers() -> None:
-    """Of policy, critics and temperature, each with a loss and an Adam of its own."""
+    """Of policy, critics and alpha, each with a loss and an Adam of its own."""
     learner, agent = make(training_intensity=1.0)
     first = copy.deepcopy(agent.model)
     target_before = copy.deepcopy(learner._target)
@@ -128,7 +128,7 @@ def test_an_update_is_that_of_three_optimizers() -> None:
     batch = learner.replay.gather(step, env)
     noise = torch.randn(2, 8, 2, generator=noises)
 
-    alpha = first.log_temperature.exp().detach()
+    alpha = first.log_alpha.exp().detach()
     with torch.no_grad():
         action, log_prob = squash(*first.gaussian(batch.next_observation), noise[0])
         behind = target_before(torch.cat((batch.next_observation, action), 1))
@@ -138,7 +138,7 @@ def test_an_update_is_that_of_three_optimizers() -> None:
         for parameters in (
             first.critics.parameters(),
             first.actor.parameters(),
-            [first.log_temperature],
+            [first.log_alpha],
         )
     ]
     seen = torch.cat((batch.observation, agent.unit(batch.action)), 1)
@@ -149,7 +149,7 @@ def test_an_update_is_that_of_three_optimizers() -> None:
     losses = [
         errors,
         ((alpha * log_prob - judged) * weight).sum(),
-        -(first.log_temperature * (log_prob.detach() - 2) * weight).sum(),
+        -(first.log_alpha * (log_prob.detach() - 2) * weight).sum(),
     ]
     gradients = [
         torch.autograd.grad(loss, list(optimizer.param_groups[0]["params"]), retain_graph=True)
@@ -185,26 +185,26 @@ def test_higher_one_of_the_critics_has_no_say(twin: int) -> None:
 
 
 @pytest.mark.parametrize(("target_entropy", "sign"), [(-20.0, -1), (20.0, 1)])
-def test_temperature_moves_the_entropy_to_its_target_and_target_critics_follow(
+def test_alpha_moves_the_entropy_to_its_target_and_target_critics_follow(
     target_entropy: float, sign: int
 ) -> None:
-    learner, agent = make(target_entropy=target_entropy, target_rate=1.0)
+    learner, agent = make(target_entropy=target_entropy, tau=1.0)
     for number in range(3):
         learner.update(rollout(number), 0.0)
-    assert sign * agent.model.log_temperature.item() > 1e-4
+    assert sign * agent.model.log_alpha.item() > 1e-4
     pairs = zip(learner._target.parameters(), agent.model.critics.parameters(), strict=True)
     assert all(torch.equal(*pair) for pair in pairs)
 
 
-def test_random_actions_end_with_the_first_update_and_the_temperature_may_be_given() -> None:
-    learner, agent = make(temperature=0.2)
+def test_random_actions_end_with_the_first_update_and_alpha_may_be_given() -> None:
+    learner, agent = make(alpha=0.2)
     assert agent.is_random
     learner.update(rollout(0), 0.0)
     assert agent.is_random
     for number in range(3):
         learner.update(rollout(number), 0.0)
     assert not agent.is_random
-    assert agent.model.log_temperature.exp().item() == pytest.approx(0.2)
+    assert agent.model.log_alpha.exp().item() == pytest.approx(0.2)
 
 
 def test_learner_goes_on_from_a_state_to_the_bit() -> None:

@@ -46,7 +46,7 @@ CATCH_DQN = DQNConfig(
 )
 
 CAT = replace(CATCH_DQN, num_atoms=21, v_min=-1.5, v_max=1.5, lr=2e-3)
-CATCH_PQN = PQNConfig(lr=1e-3, minibatch_size=80, epsilon_final=0.01, epsilon_share=0.5)
+CATCH_PQN = PQNConfig(lr=1e-3, minibatch_size=80, epsilon_final=0.01, exploration_fraction=0.5)
 
 CATCH: dict[str, tuple[LearnerConfig, SamplerConfig]] = {
     "a2c": (A2CConfig(lr=2e-3), SamplerConfig(num_envs=16, horizon=10)),

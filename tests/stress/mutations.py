@@ -205,15 +205,15 @@ a2c_advantage_not_normalized_when_asked algos/a2c.py algos/test_algos_a2c.py
 +         if False:
 
 sac_one_critic algos/sac.py algos/test_algos_sac.py
-- (value.amin(0) - temperature * log_prob)
-+ (value[0] - temperature * log_prob)
+- (value.amin(0) - alpha * log_prob)
++ (value[0] - alpha * log_prob)
 
-sac_temperature_sign algos/sac.py algos/test_algos_sac.py
-- about = -model.log_temperature
-+ about = model.log_temperature
+sac_alpha_sign algos/sac.py algos/test_algos_sac.py
+- about = -model.log_alpha
++ about = model.log_alpha
 
 sac_no_target_update algos/sac.py algos/test_algos_sac.py
-- torch._foreach_lerp_(self._targets, self._critics, config.target_rate)
+- torch._foreach_lerp_(self._targets, self._critics, config.tau)
 + pass
 
 sac_actor_max algos/sac.py algos/test_algos_sac.py
@@ -285,11 +285,11 @@ r2d2_priority_mix algos/q_learning.py algos/test_recurrent_q_learner.py
 + mixed = share_of_largest * mean + (1 - share_of_largest) * priority.amax(0)
 
 pqn_epsilon_ignores_share algos/pqn.py algos/test_algos_pqn.py
-- min(1.0, progress / self.config.epsilon_share)
+- min(1.0, progress / self.config.exploration_fraction)
 + progress
 
 pqn_bootstrap_lambda_one algos/pqn.py algos/test_algos_pqn.py
-- next_value, config.return_lambda)
+- next_value, config.q_lambda)
 + next_value, 1.0)
 
 lr_schedule_constant algos/learner_config.py algos/test_algos_a2c.py algos/test_algos_pqn.py

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("one_torch_thread")
 CPU = torch.device("cpu")
 ENV = "env=recall_env:make"
 PPO = ("algo=ppo", "num_envs=16", "horizon=16", "minibatch_size=64", "lr=2.5e-3")
-PQN = ("algo=pqn", *PPO[1:], "epochs=4", "epsilon_share=0.5")
+PQN = ("algo=pqn", *PPO[1:], "epochs=4", "exploration_fraction=0.5")
 A2C = ("algo=a2c", "num_envs=16", "lr=1e-3")
 
 

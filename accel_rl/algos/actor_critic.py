@@ -230,7 +230,7 @@ def bootstrap_values(
     Args:
         agent: the agent whose network gives them.
         batch: the rollout, ``[T, B]``.
-        config: its ``precision`` and ``time_limit_terminal`` are used.
+        config: its ``precision`` and ``bootstrap_on_truncation`` are used.
 
     Returns:
         Values ``[B]`` of the last observations; and ``[T, B]`` of the final observations of
@@ -239,5 +239,5 @@ def bootstrap_values(
     return values_beyond(
         lambda *seen: evaluate(agent, seen[0], config.precision, seen[1]).value,
         batch,
-        time_limit_terminal=config.time_limit_terminal,
+        bootstrap_on_truncation=config.bootstrap_on_truncation,
     )

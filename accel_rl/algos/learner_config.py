@@ -39,10 +39,10 @@ class LearnerConfig:
 
     gamma: float = option(0.99, common=True)
     """Discount of one step."""
-    time_limit_terminal: bool = False
-    """Whether a time limit ends the task with value 0, as in the papers.
-    false: the learner bootstraps from the last observation. It always bootstraps if a worker was
-    lost before it took a step."""
+    bootstrap_on_truncation: bool = True
+    """Bootstrap from the last observation of an episode that a time limit cut off.
+    false: the limit ends the task with value 0, as in the papers. The learner always bootstraps if
+    a worker was lost before it took a step."""
     lr_schedule: Literal["constant", "linear"] = option("constant", common=True)
     """Schedule of the learning rate. linear: it falls to 0 over the run."""
     max_gradient_norm: float | None = option(None, common=True)

@@ -219,7 +219,7 @@ class PQN:
             seen = map_leaves(lambda each, flat=flat: each[flat], observation)
             values.append(self._best_values(seen, batch.sequences(rows)))
         last, final_value = values_beyond(
-            self._best_values, batch, time_limit_terminal=config.time_limit_terminal
+            self._best_values, batch, bootstrap_on_truncation=config.bootstrap_on_truncation
         )
         next_value = torch.cat((*values, last)).view(T, B)
         reward, discount = fold_truncation(

@@ -113,7 +113,7 @@ class ReplayConfig(LearnerConfig):
 
     def limited(self, batch: RolloutTensors) -> RolloutTensors:
         """Return ``batch`` with time limits as ends, if they are to be."""
-        if not self.time_limit_terminal:
+        if self.bootstrap_on_truncation:
             return batch
         ended, host = batch.terminated | (batch.truncated & batch.valid), batch.host
         if host is not None:

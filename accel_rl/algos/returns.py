@@ -132,12 +132,12 @@ def generalized_advantages(
 
 @torch.no_grad()
 def values_beyond(
-    value_of: Values, batch: RolloutTensors, *, time_limit_terminal: bool
+    value_of: Values, batch: RolloutTensors, *, bootstrap_on_truncation: bool
 ) -> tuple[Tensor, Tensor]:
     """Values ``[B]`` of the last observations; ``[T, B]`` of final ones, 0 where none is.
 
-    Behind the final observation of a truncated step the value goes on; with ``time_limit_terminal``
-    only where no step was taken, because the worker was lost.
+    Behind the final observation of a truncated step the value goes on; without
+    ``bootstrap_on_truncation`` only where no step was taken, because the worker was lost.
     """
     observation = map_leaves(lambda each: each[-1], batch.observation)
     final_value = torch.zeros_like(batch.reward)
@@ -150,7 +150,7 @@ def values_beyond(
     with _choosing_by_itself():
         value = value_of(both, sequences)
     behind = value[B:]
-    if time_limit_terminal:
+    if not bootstrap_on_truncation:
         behind = behind.masked_fill(batch.valid[finals], 0)
     final_value[finals] = behind
     return value[:B], final_value

@@ -28,6 +28,7 @@ _ELSEWHERE = {
     "target_rate": ["tau"],
     "target_update_steps": ["target_update_interval"],
     "temperature": ["alpha"],
+    "time_limit_terminal": ["bootstrap_on_truncation"],
     "total_timesteps": ["total_steps"],
     "update_epochs": ["epochs"],
     "vf_coef": ["value_coefficient"],

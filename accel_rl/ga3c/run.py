@@ -198,7 +198,7 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
         max_prediction_batch=learner.max_prediction_batch,
         training_queue_size=learner.training_queue_size,
         gamma=learner.gamma,
-        time_limit_terminal=learner.time_limit_terminal,
+        bootstrap_on_truncation=learner.bootstrap_on_truncation,
     )
     with ExitStack() as undo:
         undo.callback(sampler.close)

@@ -130,7 +130,7 @@ class QueuedSampler(PoolSampler):
             those of one agent.
         training_queue_size: Maximum number of segments in the training queue.
         gamma: Discount of one step.
-        time_limit_terminal: Whether a time limit ends the task with value 0.
+        bootstrap_on_truncation: Whether a return goes on behind a time limit.
 
     Attributes:
         steps: Number of steps taken so far.
@@ -157,7 +157,7 @@ class QueuedSampler(PoolSampler):
         max_prediction_batch: int,
         training_queue_size: int,
         gamma: float,
-        time_limit_terminal: bool = False,
+        bootstrap_on_truncation: bool = True,
     ) -> None:
         check_arguments(config, seed)
         check_queued(config, max_agents)
@@ -174,7 +174,7 @@ class QueuedSampler(PoolSampler):
         pool = WorkerPool(self._factory, self.rollout_spec, config, seed, cores, slices, niceness)
         self._use(pool)
         self._segments = Segments(
-            self.rollout, config.horizon, gamma, time_limit_terminal=time_limit_terminal
+            self.rollout, config.horizon, gamma, bootstrap_on_truncation=bootstrap_on_truncation
         )
         self._noise = EnvNoise(seed, num_envs)
         self.max_agents = max_agents

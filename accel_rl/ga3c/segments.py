@@ -82,7 +82,7 @@ class Segments:
 
     Everything of an environment belongs to the thread that has taken its agent.
 
-    ``time_limit_terminal``: a time limit ends the task.
+    ``bootstrap_on_truncation``: a time limit does not end the task.
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class Segments:
         horizon: int,
         gamma: float,
         *,
-        time_limit_terminal: bool,
+        bootstrap_on_truncation: bool,
     ) -> None:
         R, B = rollout.action.shape
         assert R == horizon + 1
         self._rollout = rollout
         self._horizon = horizon
         self._gamma = np.float32(gamma)
-        self._time_limit_terminal = time_limit_terminal
+        self._bootstraps = bootstrap_on_truncation
         self._flat_observation = rollout.observation.reshape(
             (R + 1) * B, *rollout.observation.shape[2:]
         )
@@ -139,11 +139,11 @@ class Segments:
         terminated = has_stepped & rollout.terminated[row, columns]
         truncated = has_stepped & rollout.truncated[row, columns] & ~terminated
         is_closing = (self._length[columns] == self._horizon) | terminated | truncated
-        if self._time_limit_terminal:
+        if self._bootstraps:
+            final = np.flatnonzero(truncated)
+        else:
             # Where no step was taken it was a lost worker that ended the episode, and no limit.
             final = np.flatnonzero(truncated & ~is_valid)
-        else:
-            final = np.flatnonzero(truncated)
         slots = rollout.final_step[:, columns[final]] == row[final]
         return Taken(columns, row, is_closing, final, slots.argmax(axis=0))
 
@@ -196,7 +196,7 @@ class Segments:
         """Return the value of what follows each of ``taken``, ``[n]``; 0 where its task ended."""
         rollout, columns, row = self._rollout, taken.columns, taken.row
         is_last = rollout.terminated[row, columns]
-        if self._time_limit_terminal:
+        if not self._bootstraps:
             is_last = is_last | rollout.truncated[row, columns] & rollout.valid[row, columns]
         behind = value[: len(columns)].copy()
         behind[taken.final] = value[len(columns) :]

@@ -56,12 +56,14 @@ def slow_mean_target(batch: RolloutTensors, gamma: float, final_value: float) ->
 
 
 @pytest.mark.parametrize(
-    ("time_limit_terminal", "final_value"), [(False, 50.0), (True, 0.0)], ids=["bootstrap", "end"]
+    ("bootstrap_on_truncation", "final_value"),
+    [(True, 50.0), (False, 0.0)],
+    ids=["bootstrap", "end"],
 )
 def test_truncated_step_bootstraps_from_final_observation_unless_terminal(
-    time_limit_terminal: bool, final_value: float
+    bootstrap_on_truncation: bool, final_value: float
 ) -> None:
-    config = A2CConfig(time_limit_terminal=time_limit_terminal)
+    config = A2CConfig(bootstrap_on_truncation=bootstrap_on_truncation)
     learner, _ = make_learner(LinearModel(), config)
     batch = truncated_batch()
     metrics = learner.update(batch, progress=0.0)
@@ -69,11 +71,11 @@ def test_truncated_step_bootstraps_from_final_observation_unless_terminal(
     assert metrics["mean_value_target"].item() == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("time_limit_terminal", [False, True], ids=["bootstrap", "end"])
-def test_lost_worker_is_no_time_limit(time_limit_terminal: bool) -> None:
+@pytest.mark.parametrize("bootstrap_on_truncation", [True, False], ids=["bootstrap", "end"])
+def test_lost_worker_is_no_time_limit(bootstrap_on_truncation: bool) -> None:
     batch = truncated_batch()
     batch.valid[2:, 1] = False
-    config = A2CConfig(time_limit_terminal=time_limit_terminal)
+    config = A2CConfig(bootstrap_on_truncation=bootstrap_on_truncation)
     _, final_value = bootstrap_values(PolicyAgent(LinearModel()), batch, config)
     assert final_value[2, 1] == 50
     assert final_value.count_nonzero() == 1

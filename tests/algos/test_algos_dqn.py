@@ -144,7 +144,7 @@ def test_steps_whose_final_observation_is_gone_lose_their_priority_when_drawn(mo
 
 
 def test_time_limit_may_end_the_task_but_no_step_that_was_not_taken() -> None:
-    learner, _, _ = make(time_limit_terminal=True)
+    learner, _, _ = make(bootstrap_on_truncation=False)
     source = batches()
     batch = next(source)._replace(terminated=torch.zeros(T, B, dtype=torch.bool))
     batch.truncated[1, 2:4] = True

@@ -144,7 +144,7 @@ def test_targets_are_mixtures_of_returns_from_the_best_allowed_values(
 
 
 def test_time_limits_are_ends_if_they_are_to_be_but_lost_workers_are_none() -> None:
-    learner, _, _ = make(time_limit_terminal=True)
+    learner, _, _ = make(bootstrap_on_truncation=False)
     batch = make_batch()
     _, steps = learner._prepare(batch)
     ended, _, _ = make()

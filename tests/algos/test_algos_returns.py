@@ -363,6 +363,6 @@ def test_cudnn_times_no_algorithms_for_a_number_of_observations_that_hardly_come
     zeros = torch.zeros(3, 2)
     finals = {"final_observation": torch.zeros(num_final, 1), "final_step": first}
     batch = made_rollout(torch.zeros(4, 2, 1), zeros, zeros, **finals, final_env=first)
-    values_beyond(value_of, batch, time_limit_terminal=False)
+    values_beyond(value_of, batch, bootstrap_on_truncation=True)
     assert seen == [(2 + num_final, num_final == 0)]
     assert torch.backends.cudnn.benchmark

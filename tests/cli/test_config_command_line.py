@@ -86,6 +86,7 @@ def test_option_becomes_its_value(arguments: str, expected: dict[str, Any]) -> N
 UNKNOWN = """
 learner.learning_rate=1 | did you mean learner.lr?
 algo=dqn min_steps=1 | did you mean learning_starts?
+time_limit_terminal=true | did you mean bootstrap_on_truncation?
 algo=sac learner.temperature=1 | did you mean learner.alpha?
 entropy=1 | did you mean entropy_coefficient?
 algo=dqn buffer=1 | did you mean buffer_size?

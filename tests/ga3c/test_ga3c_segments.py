@@ -88,7 +88,9 @@ class Play:
     def make_envs(column: int, game: str) -> Any:
         return [MarkedEnv(column, game)]
 
-    def __init__(self, games: list[str], horizon: int, time_limit_terminal: bool = False) -> None:
+    def __init__(
+        self, games: list[str], horizon: int, bootstrap_on_truncation: bool = True
+    ) -> None:
         B = len(games)
         config = SamplerConfig(num_envs=B, horizon=horizon + 1, num_groups=1)
         spec = config.rollout_spec(ScriptedEnv.spec)
@@ -102,7 +104,7 @@ class Play:
             for b, game in enumerate(games)
         ]
         self.cutter = Segments(
-            self.rollout, horizon, GAMMA, time_limit_terminal=time_limit_terminal
+            self.rollout, horizon, GAMMA, bootstrap_on_truncation=bootstrap_on_truncation
         )
         self.has_stepped = np.zeros(B, bool)
         for b in range(B):
@@ -144,14 +146,14 @@ class Play:
 
 
 @pytest.mark.parametrize(
-    "horizon, envs_per_agent, time_limit_terminal",
-    [(5, 1, False), (3, 3, True), (1, 3, True)],
+    "horizon, envs_per_agent, bootstrap_on_truncation",
+    [(5, 1, True), (3, 3, False), (1, 3, False)],
 )
 def test_segments_are_those_of_the_paper_wherever_episodes_end(
-    horizon, envs_per_agent, time_limit_terminal
+    horizon, envs_per_agent, bootstrap_on_truncation
 ):
     games = [game for game in GAMES for _ in range(envs_per_agent)]
-    play = Play(games, horizon, time_limit_terminal)
+    play = Play(games, horizon, bootstrap_on_truncation)
     rng = np.random.default_rng(horizon)
     version = 0
     for _ in range(3 * (horizon + 1)):
@@ -162,7 +164,9 @@ def test_segments_are_those_of_the_paper_wherever_episodes_end(
             play.serve(columns, rng.normal(size=2 * len(columns)), version)
     for b in range(len(games)):
         # The value behind the last step is not known yet, nor its segment cut.
-        expected = expected_segments(play.steps[b][:-1], horizon, GAMMA, time_limit_terminal)
+        expected = expected_segments(
+            play.steps[b][:-1], horizon, GAMMA, not bootstrap_on_truncation
+        )
         found = [as_tuples(segment) for segment in play.segments[b]]
         assert len(found) == len(expected), games[b]
         for mine, theirs in zip(found, expected, strict=True):
@@ -250,11 +254,11 @@ def test_new_agent_takes_over_nothing_of_the_one_before_it():
 
 
 @pytest.mark.parametrize(
-    "num_steps, time_limit_terminal", [(0, False), (1, True), (2, False), (2, True)]
+    "num_steps, bootstrap_on_truncation", [(0, True), (1, False), (2, True), (2, False)]
 )
-def test_lost_step_is_in_no_segment(num_steps, time_limit_terminal):
+def test_lost_step_is_in_no_segment(num_steps, bootstrap_on_truncation):
     """The steps before it bootstrap from the last observation: it is no time limit."""
-    play = Play(["." * 20 + "t"] * 2, 3, time_limit_terminal)
+    play = Play(["." * 20 + "t"] * 2, 3, bootstrap_on_truncation)
     num_steps += 3  # a whole segment comes first
     for version in range(num_steps):
         play.serve(np.array([0]), np.zeros(1), version)
@@ -272,7 +276,7 @@ def test_lost_step_is_in_no_segment(num_steps, time_limit_terminal):
 
 
 def test_lost_step_under_a_time_limit_that_ends_the_task_harms_no_other_segment():
-    play = Play(["." * 20 + "t"] * 2, horizon=3, time_limit_terminal=True)
+    play = Play(["." * 20 + "t"] * 2, horizon=3, bootstrap_on_truncation=False)
     for version in range(4):
         play.serve(np.array([0, 1]), np.zeros(2), version)
     for version in range(4, 6):

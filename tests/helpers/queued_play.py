@@ -39,7 +39,7 @@ def make_sampler(
         "max_prediction_batch": 4 * envs_per_agent,
         "training_queue_size": 10_000,
         "gamma": 1.0,
-        "time_limit_terminal": False,
+        "bootstrap_on_truncation": True,
     }
     own |= {name: options.pop(name) for name in [*own, "seed"] if name in options}
     settings = {"horizon": 5, "step_timeout_seconds": 30, **options}

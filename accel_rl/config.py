@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from accel_rl.algos import A2CConfig, LearnerConfig
-from accel_rl.algos.task import remembers_nothing
 from accel_rl.envs import (
     AtariConfig,
     EnvFactory,
@@ -61,14 +60,12 @@ class TrainConfig:
     network. paac_nature is nature with PAAC's initial weights, and pqn is for Q-learning, with
     layer normalization. ga3c_large_stride4 (or 3, 2, 1) are GA3C's larger networks, for
     comparing speeds."""
-    lstm: bool = option(False, common=True)
-    """Put an LSTM before the heads of the network, as wide as its hidden layer.
-    With a2c, paac, a3c, ga3c, impala, ppo, appo and pqn learning goes back horizon steps; dqn and
-    its variants draw sequences of sequence_length steps from the replay."""
-    gru: bool = option(False, common=True)
-    """Put gated recurrent units before the heads of the network.
-    Their state has half the size of an LSTM's."""
-    previous_action_reward: bool = option(False, idle=remembers_nothing)
+    memory: Literal["lstm", "gru"] | None = option(None, common=True)
+    """Memory before the heads of the network, as wide as its hidden layer: lstm, gru, or none.
+    The state of gated recurrent units has half the size of an LSTM's. With a2c, paac, a3c, ga3c,
+    impala, ppo, appo and pqn learning goes back horizon steps; dqn and its variants draw sequences
+    of sequence_length steps from the replay."""
+    previous_action_reward: bool = option(False, idle=when("memory", None))
     """Feed the previous action and its reward to the memory as well."""
     total_steps: int = option(10_000_000, "course", common=True)
     """Length of the run: steps of all environments of all learners.
@@ -195,12 +192,10 @@ class TrainConfig:
         if self.gpus is not None and self.device not in ("auto", "cuda" if self.gpus else "cpu"):
             raise ValueError(f"gpus={self.gpus} contradicts device={self.device}; leave out one")
         self._check_ways_of_running()
-        if self.lstm and self.gru:
-            raise ValueError("lstm=true and gru=true contradict each other; leave out one")
-        if self.has_memory and not self.learner.learns_sequences:
+        if self.memory is not None and not self.learner.learns_sequences:
             raise ValueError(
-                f"{self.memory}=true cannot be learned with algo={self.algo}; leave it out, or use "
-                f"a2c, paac, a3c, ga3c, impala, ppo, appo, pqn, or dqn and its variants"
+                f"memory={self.memory} cannot be learned with algo={self.algo}; leave it out, or "
+                f"use a2c, paac, a3c, ga3c, impala, ppo, appo, pqn, or dqn and its variants"
             )
         if self.parallel.sync_period > 1 and not isinstance(self.learner.rule, Adam):
             raise ValueError(
@@ -232,16 +227,6 @@ class TrainConfig:
     def num_learners(self) -> int:
         """Number of learners of the run."""
         return self.learners or self.gpus or 1
-
-    @property
-    def memory(self) -> str:
-        """The option that gives the network a memory; empty: it has none."""
-        return "lstm" if self.lstm else "gru" if self.gru else ""
-
-    @property
-    def has_memory(self) -> bool:
-        """Whether the network remembers."""
-        return bool(self.memory)
 
     @property
     def never_recorded(self) -> str | None:

@@ -408,7 +408,7 @@ def r2d2() -> TrainConfig:
     batch_size, num_envs = 64 * 80, 256
     return TrainConfig(
         algo="r2d2",
-        lstm=True,
+        memory="lstm",
         previous_action_reward=True,
         total_steps=100_000_000,
         # One update in each iteration.

@@ -97,7 +97,9 @@ def make_policy_agent(network: Network, *, scale_actions: bool = True) -> Policy
     space = without_mask(env.observation)
     num_free = distribution.num_free
     num_heads = distribution.num_outputs - num_free
-    model = make_model(network.model, space, num_heads, network.memory, device, network.unmasked)
+    model = make_model(
+        network.model, space, num_heads, network.memory_spec, device, network.unmasked
+    )
     if num_free:
         model = WithFree(model, num_free).to(device)
     return PolicyAgent(model, network.graphs, distribution=distribution)

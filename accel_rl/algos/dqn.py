@@ -48,7 +48,7 @@ from accel_rl.algos.replay import (
 )
 from accel_rl.algos.replay_config import ReplayConfig, sent
 from accel_rl.algos.replay_learner import ReplayLearner
-from accel_rl.algos.task import Network, RunOptions, Task, remembers_nothing, shares_updates
+from accel_rl.algos.task import Network, RunOptions, Task, shares_updates
 from accel_rl.algos.update import masked_mean, masked_shares
 from accel_rl.graphs import Fixed
 from accel_rl.options import option, when
@@ -99,11 +99,11 @@ class DQNConfig(ReplayConfig):
     value_rescaling: bool = option(False, idle=_has_atoms)
     """Learn h(value) with h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x, as in R2D2.
     Returns of any size can then be learned without clipping rewards."""
-    sequence_length: int = option(16, idle=remembers_nothing, common=True)
+    sequence_length: int = option(16, idle=when("memory", None), common=True)
     """Steps of a sequence that are learned from.
     batch_size / sequence_length sequences are drawn at once. A sequence begins every
     sequence_length / 2 steps."""
-    burn_in: int = option(8, idle=remembers_nothing, common=True)
+    burn_in: int = option(8, idle=when("memory", None), common=True)
     """Steps before a sequence that only renew the stored state of the memory."""
     target_update_interval: int = 10_000
     """Steps between two copies of the online network to the target network."""
@@ -221,7 +221,7 @@ class DQNConfig(ReplayConfig):
             ValueError: It does not.
         """
         super().check_run(run)
-        if run.has_memory:
+        if run.memory is not None:
             self._check_sequences(run.num_learners if shares_updates(run) else 1)
         if self.prioritized and run.sampler.reset_policy == "wait":
             raise ValueError(
@@ -244,8 +244,8 @@ class DQNConfig(ReplayConfig):
 
     def never_recorded(self, run: RunOptions) -> str | None:
         """Return what does not go together with ``cuda_graphs=on`` and why; None: nothing."""
-        if run.has_memory:
-            return f"{run.memory}=true, whose batches of sequences have shapes that change"
+        if run.memory is not None:
+            return f"memory={run.memory}, whose batches of sequences have shapes that change"
         return super().never_recorded(run)
 
     def final_epsilons(self, envs: range, num_envs: int) -> list[float]:

@@ -31,7 +31,7 @@ class LearnerConfig:
     in_rollouts: ClassVar[bool] = True
     """Whether the algorithm learns from whole rollouts, to which total_steps is rounded up."""
     learns_sequences: ClassVar[bool] = False
-    """Whether lstm=true and gru=true are possible."""
+    """Whether memory=lstm and memory=gru are possible."""
     clips_actions: ClassVar[bool] = False
     """Whether the agents draw floats without bounds, which the environments then clip."""
     depends_on_speed: ClassVar[bool] = False

@@ -42,7 +42,7 @@ class MinibatchConfig(LearnerConfig):
             ValueError: They do not.
         """
         num_sequences = 0
-        if run.has_memory:
+        if run.memory is not None:
             num_sequences = run.num_learners if run.parallel.sync == "all_reduce" else 1
         self.check_rollout(run.sampler.num_envs, run.sampler.horizon, num_sequences)
 

@@ -61,7 +61,7 @@ def make_q_agent(
     head = QHead(env.num_actions, 1 if support is None else len(support), is_dueling)
     start = torch.tensor([epsilon], device=device)
     model = make_model(
-        network.model, env.observation, head, network.memory, device, network.unmasked
+        network.model, env.observation, head, network.memory_spec, device, network.unmasked
     )
     return QAgent(model, support, start, network.graphs)
 

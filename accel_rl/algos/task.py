@@ -21,34 +21,32 @@ class Network(NamedTuple):
         model: name of the network, or ``module:function``.
         env: spec of the environment.
         device: device of the network.
-        lstm: whether the network has an LSTM; only for algorithms that learn sequences.
+        memory: ``lstm`` or ``gru``; only for algorithms that learn sequences. None: no memory.
         graphs: records acting and learning as CUDA graphs. None: they run as they are.
         observations: two observations, ``[2, ...]``, with which a network of the user's own is
             tested.
-        gru: whether the network has a GRU.
         previous_action_reward: whether the memory also receives the previous action and reward.
     """
 
     model: str
     env: EnvSpec
     device: torch.device
-    lstm: bool = False
+    memory: Literal["lstm", "gru"] | None = None
     graphs: Graphs | None = None
     observations: NDArray[Any] | None = None
-    gru: bool = False
     previous_action_reward: bool = False
 
     @property
-    def memory(self) -> MemorySpec | None:
-        """The memory of the network; None if it has none.
+    def memory_spec(self) -> MemorySpec | None:
+        """The memory of the network, with its inputs; None if it has none.
 
         Raises:
             ValueError: the memory cannot receive actions of this space.
         """
-        if not (self.lstm or self.gru):
+        if self.memory is None:
             return None
         previous = PreviousInputs(self.env.action) if self.previous_action_reward else None
-        return MemorySpec("gru" if self.gru else "lstm", previous)
+        return MemorySpec(self.memory, previous)
 
     @property
     def unmasked(self) -> Any:
@@ -119,13 +117,8 @@ class RunOptions(Protocol):
         ...
 
     @property
-    def memory(self) -> str:
-        """``lstm``, ``gru``, or an empty string."""
-        ...
-
-    @property
-    def has_memory(self) -> bool:
-        """Whether the network has a memory."""
+    def memory(self) -> str | None:
+        """``lstm`` or ``gru``; None: the network has no memory."""
         ...
 
     @property
@@ -169,11 +162,6 @@ class Batch(NamedTuple):
 
     size: int
     whole: int | None = None
-
-
-def remembers_nothing(run: RunOptions) -> str | Literal[False]:
-    """Return why options of a memory have no effect; False if they have one."""
-    return not run.has_memory and "lstm and gru are false"
 
 
 def shares_updates(run: RunOptions) -> bool:

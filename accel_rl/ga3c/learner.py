@@ -147,8 +147,8 @@ class GA3CConfig(LearnerConfig):
 
     def never_recorded(self, run: RunOptions) -> str | None:
         """Return the option that ``cuda_graphs=on`` does not work with, and why, or None."""
-        if run.has_memory:
-            return f"{run.memory}=true with algo={run.algo}, whose segments differ in length"
+        if run.memory is not None:
+            return f"memory={run.memory} with algo={run.algo}, whose segments differ in length"
         return super().never_recorded(run)
 
     @property

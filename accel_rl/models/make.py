@@ -89,13 +89,13 @@ def make_model(
     """
     if memory is not None and ":" in name:
         raise ValueError(
-            f"lstm=true and gru=true put a memory before the heads of the networks that come with "
-            f"accel_rl, and model={name} has heads of its own; leave them out, or use another model"
+            f"memory={memory.kind} comes before the heads of the networks of accel_rl, and "
+            f"model={name} has heads of its own; leave memory out, or use another model"
         )
     if memory is not None and not isinstance(observation, Leaf):
         raise ValueError(
             f"a memory needs observations that are one array, and these are "
-            f"{describe(observation)}; leave out lstm or gru, or join them in the environment"
+            f"{describe(observation)}; leave memory out, or join them in the environment"
         )
     if ":" in name:
         return make_own_model(name, observation, head, device, observations)

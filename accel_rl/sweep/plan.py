@@ -283,7 +283,7 @@ def check_runs(runs: Sequence[PlannedRun]) -> None:
 def _on_cpu(config: TrainConfig) -> TrainConfig:
     # A replay of sequences needs as many steps more.
     learner, frames = config.learner, 64
-    if config.has_memory:
+    if config.memory is not None:
         frames += 2 * learner.sequence_steps(config.sampler.horizon)
     if isinstance(learner, ReplayConfig):
         learner = with_small_replay(learner, config.sampler, frames)

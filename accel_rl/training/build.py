@@ -154,10 +154,9 @@ def agent_of(
         model,
         spec,
         device,
-        config.lstm,
+        config.memory,
         graphs,
         observations,
-        config.gru,
         config.previous_action_reward,
     )
     agent = config.learner.make_agent(network)

@@ -252,9 +252,9 @@ def first_lines(run: AnyRun, saved: Mapping[str, Any] | None) -> Iterator[str]:
             f"each environment first takes up to {config.sampler.decorrelation_steps:,} random "
             f"steps (decorrelation_steps)"
         )
-    if config.has_memory and config.learner.sequence_steps(config.sampler.horizon) == 1:
+    if config.memory is not None and config.learner.sequence_steps(config.sampler.horizon) == 1:
         yield (
-            f"{config.memory}=true with horizon=1 hardly learns what to remember; use a larger "
+            f"memory={config.memory} with horizon=1 hardly learns what to remember; use a larger "
             f"horizon"
         )
     if is_forked():

@@ -46,7 +46,7 @@ def make_agent(epsilon: float = 0.3) -> QAgent:
     torch.manual_seed(0)
     with SerialSampler(ToyEnv, config=config()) as sampler:
         spec: EnvSpec = sampler.env_spec
-    options: Any = {"lstm": True}
+    options: Any = {"memory": "lstm"}
     agent = PQNConfig().make_agent(Network("auto", spec, CPU, **options))
     assert agent.remembers
     for parameter in agent.model.memory.parameters():  # type: ignore[union-attr, operator]

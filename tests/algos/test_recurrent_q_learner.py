@@ -45,7 +45,7 @@ def make(
     sequences = {"sequence_length": LENGTH, "burn_in": BURN_IN, "training_intensity": 1.0}
     config = DQNConfig(**{**small, **sequences, **options})
     torch.manual_seed(0)
-    which: Any = {memory: True, "previous_action_reward": is_told}
+    which: Any = {"memory": memory, "previous_action_reward": is_told}
     agent = config.make_agent(Network("auto", env, CPU, **which))
     assert agent.remembers
     for each in agent.model.parameters():  # large enough for what is remembered to count
@@ -426,7 +426,7 @@ def test_training_intensity_counts_the_steps_of_sequences() -> None:
 
 def test_options_of_the_command_line_make_sequences() -> None:
     config = parse_arguments(
-        ["algo=rainbow", "lstm=true", "sequence_length=16", "burn_in=8", "batch_size=64"]
+        ["algo=rainbow", "memory=lstm", "sequence_length=16", "burn_in=8", "batch_size=64"]
     )
     assert isinstance(config.learner, DQNConfig)
     assert (config.learner.sequence_length, config.learner.burn_in) == (16, 8)

@@ -87,6 +87,7 @@ UNKNOWN = """
 learner.learning_rate=1 | did you mean learner.lr?
 algo=dqn min_steps=1 | did you mean learning_starts?
 time_limit_terminal=true | did you mean bootstrap_on_truncation?
+lstm=true | did you mean memory?
 algo=sac learner.temperature=1 | did you mean learner.alpha?
 entropy=1 | did you mean entropy_coefficient?
 algo=dqn buffer=1 | did you mean buffer_size?
@@ -127,6 +128,7 @@ sampler=3 | sampler group of options
 algo=a2d | algo=a2d unknown a2c
 num_envs=many | sampler.num_envs=many must be: integer
 num_envs=2.5 | sampler.num_envs=2.5 must be: integer
+memory=rnn | memory=rnn must be: lstm|gru or none
 reset_policy=later | reset_policy=later immediate|wait
 cpus=0-3 | cpus=0-3 must be: list of integer
 env=${oc.env:HOME} | env=${oc.env:HOME} write the value itself
@@ -170,18 +172,17 @@ learner.double=true | algo=a2c, no such option; algo=dqn
 seed=0..2 | it must be: integer; several values are for `sweep`
 num_workers=[1,2] | several values are for `sweep`
 algo=pqn num_envs=100 horizon=5 | minibatch_size=128 does not divide use minibatch_size=
-algo=pqn lstm=true minibatch_size=16 | multiple of horizon=32 use minibatch_size=32
+algo=pqn memory=lstm minibatch_size=16 | multiple of horizon=32 use minibatch_size=32
 algo=pqn parallel.sync=store sync_period=2 | Adam algo=pqn RAdam; sync_
-algo=dqn lstm=true gru=true | lstm=true gru=true leave out one
-algo=dqn previous_action_reward=true | previous_action_reward=true no effect lstm
-algo=dqn lstm=true burn_in=90 | burn_in=90 sequence_length=16, smaller burn
-algo=dqn lstm=true batch_size=40 | batch_size=40 =16 use batch_size=48
-algo=dqn lstm=true batch_size=160 learners=3 | batch_size=160 each of 3 learners batch_size=192
-algo=dqn lstm=true batch_size=48 gradient_cosine_interval=1 | batch_size=48 two use batch_size=64
-algo=dqn burn_in=8 | burn_in=8 no effect lstm and gru are false
-algo=dqn lstm=true sequence_length=0 | sequence_length is 0; at least
-algo=dqn lstm=true burn_in=-1 | burn_in is -1; at least 0
-algo=dqn lstm=true cuda_graphs=on | cuda_graphs=on does not support lstm=true
+algo=dqn previous_action_reward=true | previous_action_reward=true no effect memory is none
+algo=dqn memory=lstm burn_in=90 | burn_in=90 sequence_length=16, smaller burn
+algo=dqn memory=lstm batch_size=40 | batch_size=40 =16 use batch_size=48
+algo=dqn memory=lstm batch_size=160 learners=3 | batch_size=160 each of 3 learners batch_size=192
+algo=dqn memory=lstm batch_size=48 gradient_cosine_interval=1 | batch_size=48 two use batch_size=64
+algo=dqn burn_in=8 | burn_in=8 no effect memory is none
+algo=dqn memory=lstm sequence_length=0 | sequence_length is 0; at least
+algo=dqn memory=lstm burn_in=-1 | burn_in is -1; at least 0
+algo=dqn memory=lstm cuda_graphs=on | cuda_graphs=on does not support memory=lstm
 """
 
 

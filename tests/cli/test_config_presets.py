@@ -119,7 +119,7 @@ appo: sync=store num_envs=8 horizon=256 lr=0.00025 lr_schedule=constant max_grad
   sync_period=4 pull_steps=64 minibatch_size=512 epochs=4
 r2d2: num_envs=256 sequence_length=80 burn_in=40 batch_size=5120 buffer_size=4_000_000 n_step=5
   gamma=0.997 lr=0.0001 adam_eps=0.001 target_update_interval=12_800_000 priority_alpha=0.9
-  priority_beta=0.6 epsilon_final=0.4 lstm=true
+  priority_beta=0.6 epsilon_final=0.4 memory=lstm
   previous_action_reward=true double=true dueling=true value_rescaling=true clip_reward=false
   episodic_lives=false
 pqn: num_envs=128 horizon=32 epochs=2 minibatch_size=128 lr=0.00025 lr_schedule=constant

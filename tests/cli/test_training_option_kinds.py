@@ -10,7 +10,7 @@ from accel_rl.options import Option, list_options, option, when
 from accel_rl.presets import PRESETS
 
 LEARNING = {
-    "": "algo env gru lstm model overlap previous_action_reward",
+    "": "algo env memory model overlap previous_action_reward",
     "sampler": "decorrelation_steps horizon num_envs reset_policy",
     "atari": (
         "clip_reward episodic_lives frame_skip frame_stack full_action_set max_episode_steps "

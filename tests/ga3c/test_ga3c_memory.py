@@ -180,7 +180,7 @@ def run(run_dir: Path, *more: str) -> Path:
 
 @SLOW
 def test_run_with_a_memory_is_evaluated_goes_on_and_is_loaded(tmp_path: Path) -> None:
-    options = "lstm=true previous_action_reward=true total_steps=400 evaluation_interval=400"
+    options = "memory=lstm previous_action_reward=true total_steps=400 evaluation_interval=400"
     evaluation = ("evaluation_steps=80", "evaluation_envs=2")
     run_dir = run(tmp_path / "run", *options.split(), *evaluation)
     total = int(numbers_of(run_dir / "metrics.csv")[-1]["steps"]) + 400  # it ends where it can
@@ -196,7 +196,7 @@ def test_run_with_a_memory_is_evaluated_goes_on_and_is_loaded(tmp_path: Path) ->
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("memory", "is_learned"),
-    [(("lstm=true", "vtrace=true"), True), (("gru=true",), True), ((), False)],
+    [(("memory=lstm", "vtrace=true"), True), (("memory=gru",), True), ((), False)],
     ids=["lstm-vtrace", "gru", "none"],
 )
 def test_what_was_shown_at_the_beginning_is_remembered(memory, is_learned, tmp_path) -> None:

@@ -182,7 +182,7 @@ def test_recorded_action_server_gives_the_rollouts_of_the_eager_one(
 
 @pytest.mark.parametrize(
     "arguments",
-    ["algo=a2c lstm=true previous_action_reward=true", "algo=pqn gru=true minibatch_size=16"],
+    ["algo=a2c memory=lstm previous_action_reward=true", "algo=pqn memory=gru minibatch_size=16"],
     ids=["a2c", "pqn"],
 )
 def test_recorded_acting_remembers_what_eager_acting_does(arguments: str) -> None:

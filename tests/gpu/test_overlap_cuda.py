@@ -26,7 +26,7 @@ SMALL = ("env=catch", "num_envs=16", "num_workers=2", "log_interval=400", "overl
 ALGORITHMS = {
     "a2c": ("algo=a2c",),
     "ppo": ("algo=ppo", "horizon=20", "epochs=2"),
-    "lstm": ("algo=ppo", "horizon=20", "epochs=2", "lstm=true"),
+    "lstm": ("algo=ppo", "horizon=20", "epochs=2", "memory=lstm"),
     "dqn": ("algo=dqn", "horizon=4", "batch_size=16", "learning_starts=400", "buffer_size=4000"),
 }
 

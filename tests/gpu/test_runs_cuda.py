@@ -30,7 +30,7 @@ def last_row(run_dir: Path) -> dict[str, str]:
     "options",
     [
         ["algo=ppo", "num_envs=8", "overlap=true"],
-        ["algo=pqn", "num_envs=8", "gru=true", "learner.precision=bfloat16"],
+        ["algo=pqn", "num_envs=8", "memory=gru", "learner.precision=bfloat16"],
         [*RAINBOW, "save_replay=true"],
     ],
     ids=["ppo", "pqn", "rainbow"],

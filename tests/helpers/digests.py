@@ -46,7 +46,7 @@ _OPTIONS = {
         "buffer_size": "2000",
     },
 }
-_SEQUENCES = {"lstm": "true", "sequence_length": "6", "burn_in": "2", "batch_size": "12"}
+_SEQUENCES = {"memory": "lstm", "sequence_length": "6", "burn_in": "2", "batch_size": "12"}
 _APART = {"ga3c"}
 """No two runs of GA3C are equal."""
 _IN_STEP = ("a2c", "ppo", "dqn", "pqn", "sac", "r2d2")
@@ -69,7 +69,7 @@ def _cases() -> Iterator[tuple[str, Callable[[Path], Path]]]:
         yield preset, _alone(options)
         yield f"{preset} store", _alone({**options, "sync": "store"})
         if preset not in {"sac", "r2d2"}:
-            memory = _SEQUENCES if _OPTIONS.get(preset) == _REPLAY else {"lstm": "true"}
+            memory = _SEQUENCES if _OPTIONS.get(preset) == _REPLAY else {"memory": "lstm"}
             yield f"{preset} lstm", _alone({**options, **memory})
     for preset in _IN_STEP:
         options = {**_options(preset), "num_envs": "4", "learners": "2"}

@@ -92,10 +92,10 @@ class Run:
         group: Group | None = None,
     ) -> None:
         config = CONFIGS[name]()
-        lstm = name.endswith("lstm")
+        memory: Any = "lstm" if name.endswith("lstm") else None
         with SEEDING:
             torch.manual_seed(0)
-            network = Network(model, IMAGES, device, lstm=lstm, graphs=graphs)
+            network = Network(model, IMAGES, device, memory=memory, graphs=graphs)
             self.agent = config.make_agent(network)
         flat = FlatParameters(self.agent.model.to(dtype))
         given = flat, config.rule, config.max_gradient_norm

@@ -67,10 +67,10 @@ def one_thread() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("algorithm", "network", "is_learned"),
     [
-        ("rainbow", {"lstm": True}, True),
-        ("rainbow", {"gru": True}, True),
+        ("rainbow", {"memory": "lstm"}, True),
+        ("rainbow", {"memory": "gru"}, True),
         ("rainbow", {}, False),
-        ("ppo", {"gru": True}, True),
+        ("ppo", {"memory": "gru"}, True),
         ("ppo", {}, False),
     ],
     ids=["rainbow-lstm", "rainbow-gru", "rainbow", "ppo-gru", "ppo"],
@@ -84,16 +84,16 @@ def test_sign_shown_at_first_is_recalled_by_a_memory_alone(
     assert score >= 0.9 if is_learned else score < 0.5
 
 
-TOLD = {"gru": True, "previous_action_reward": True}
+TOLD = {"memory": "gru", "previous_action_reward": True}
 
 
 @pytest.mark.parametrize(
     ("algorithm", "network", "is_learned"),
     [
         ("ppo-12", TOLD, True),
-        ("ppo-12", {"gru": True}, False),
+        ("ppo-12", {"memory": "gru"}, False),
         ("rescaled", TOLD, True),
-        ("rescaled", {"gru": True}, False),
+        ("rescaled", {"memory": "gru"}, False),
     ],
     ids=["ppo-told", "ppo", "dqn-told", "dqn"],
 )

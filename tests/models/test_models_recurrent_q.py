@@ -213,7 +213,7 @@ def test_states_are_kept_for_each_environment_by_column() -> None:
 
 
 def test_network_of_ones_own_has_no_memory_put_in() -> None:
-    message = "put a memory before the heads .*, and model=a:b has heads of its own"
+    message = "comes before the heads .*, and model=a:b has heads of its own"
     with pytest.raises(ValueError, match=message):
         models.make_model("a:b", SHAPES["mlp"], QHead(4), MemorySpec())
 

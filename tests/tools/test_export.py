@@ -33,10 +33,10 @@ CASES = {name: [f"algo={name}", *SMALL_OPTIONS.get(name, ())] for name in PRESET
     "normalized": ["algo=a2c", "env=control_envs:Swing", "normalize_observation=true"],
     "bounds": ["algo=a2c", "env=test_export:number"],
     "multi-discrete": ["algo=ppo", "env=test_export:integers"],
-    "lstm": ["algo=a2c", "lstm=true"],
-    "gru-told-actions": ["algo=ppo", "gru=true", *TOLD],
-    "gru-floats": ["algo=ppo", "env=test_export:number", "gru=true", *TOLD],
-    "recurrent-pqn": ["algo=pqn", "lstm=true", "minibatch_size=64"],
+    "lstm": ["algo=a2c", "memory=lstm"],
+    "gru-told-actions": ["algo=ppo", "memory=gru", *TOLD],
+    "gru-floats": ["algo=ppo", "env=test_export:number", "memory=gru", *TOLD],
+    "recurrent-pqn": ["algo=pqn", "memory=lstm", "minibatch_size=64"],
 }
 
 

@@ -39,8 +39,8 @@ OWN = {
     "masked-q": ["algo=dqn", "env=space_envs:masked", *Q_LEARNING],
     "dict": ["algo=ppo", "env=test_package:nested", *TOLD[1:]],
     "normalized": ["algo=a2c", "env=control_envs:Swing", "normalize_observation=true"],
-    "lstm": ["algo=a2c", "lstm=true"],
-    "gru-told": ["algo=ppo", "gru=true", *TOLD],
+    "lstm": ["algo=a2c", "memory=lstm"],
+    "gru-told": ["algo=ppo", "memory=gru", *TOLD],
     "own-network": ["algo=a2c", "model=test_package:tied"],
 }
 CASES = OWN | {f"all-{name}": [f"algo={name}", *SMALL_OPTIONS.get(name, ())] for name in PRESETS}

@@ -38,7 +38,7 @@ def lines(options: str) -> str:
         (f"{CATCH} num_envs=4 total_steps=9", "total_steps=9 is rounded up to 20", True),
         (f"{CATCH} num_envs=4 total_steps=9", "smaller horizon or num_envs", True),
         (f"{CATCH} num_envs=4 total_steps=15", "smaller horizon or num_envs", False),
-        (f"{CATCH} lstm=true horizon=1", "use a larger horizon", True),
+        (f"{CATCH} memory=lstm horizon=1", "use a larger horizon", True),
         ("env=FrozenLake-v1 serial=true", "FlattenObservation", True),
     ],
 )

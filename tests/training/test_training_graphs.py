@@ -16,7 +16,10 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (["algo=ga3c", "lstm=true"], "cuda_graphs=on does not support lstm=true.*cuda_graphs=auto"),
+        (
+            ["algo=ga3c", "memory=lstm"],
+            "cuda_graphs=on does not support memory=lstm.*cuda_graphs=auto",
+        ),
         (["gradient_cosine_interval=2"], "gradient_cosine_interval=2.*use cuda_graphs=auto"),
         (["learners=2", "normalize_advantage=true"], "normalize_advantage=true of several"),
     ],

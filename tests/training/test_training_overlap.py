@@ -37,7 +37,7 @@ ALGORITHMS = {
         "a2c": "algo=a2c",
         "vtrace": "algo=a2c learner.vtrace=true",
         "ppo": "algo=ppo horizon=20 minibatch_size=20 epochs=2 clip_value=true",
-        "lstm": "algo=ppo lstm=true horizon=20 minibatch_size=20 epochs=2",
+        "lstm": "algo=ppo memory=lstm horizon=20 minibatch_size=20 epochs=2",
         "dqn": "algo=dqn batch_size=16 learning_starts=160 buffer_size=4000 horizon=4 "
         "prioritized=true target_update_interval=80 epsilon_steps=200",
     }.items()

@@ -69,7 +69,7 @@ REFUSED = [
     ("algo=ppo env=breakout normalize_observation=true", "normalize_observation=true.* pictures"),
     ("algo=dqn env=Pendulum-v1", "DQN .* actions of .* Pendulum-v1 .* algo=a2c and algo=ppo"),
     (f"{OWN} env=control_envs:MaskedGrid", "Smooth .* leaf action_mask, .* use algo=a2c or"),
-    ("algo=ppo env=control_envs:Aim lstm=true", "a memory needs .* leave out lstm or gru"),
+    ("algo=ppo env=control_envs:Aim memory=lstm", "a memory needs .* leave memory out"),
 ]
 SLOWLY_REFUSED = [
     (f"algo=a2c {HERE}:Nested normalize_observation=true", "normalize_observation.* mapping"),

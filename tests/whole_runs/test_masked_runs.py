@@ -17,7 +17,7 @@ from accel_rl.training.train import train
 
 ALGORITHMS = {
     "ppo": ["algo=ppo", "horizon=10", "minibatch_size=10"],
-    "lstm": ["algo=a2c", "lstm=true"],
+    "lstm": ["algo=a2c", "memory=lstm"],
     "own": [*SMALL_DQN, "save_replay=true", f"model={__name__}:own"],
 }
 

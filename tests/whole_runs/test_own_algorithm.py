@@ -243,7 +243,7 @@ MINE = "algo=test_own_algorithm"
         (f"{MINE}:gives_another_thing", "class int; it must"),
         (f"{MINE}:takes_more", "algo=.*TypeError.*without arguments"),
         (f"{ALGO} mosst=3", "mosst; did you mean most"),
-        (f"{ALGO} lstm=true", f"lstm=true .* {MINE}:ratio"),
+        (f"{ALGO} memory=lstm", f"memory=lstm .* {MINE}:ratio"),
         (f"{ALGO} num_envs=many", "num_envs=many is not valid; it must be: integer"),
     ],
 )

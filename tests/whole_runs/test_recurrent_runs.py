@@ -42,7 +42,7 @@ def mean_score(run_dir: Path) -> float:
 def test_what_was_shown_at_the_beginning_is_remembered(
     options: tuple[str, ...], num_steps: int, tmp_path
 ) -> None:
-    arguments = (ENV, *options, "lstm=true", "log_interval=4000")
+    arguments = (ENV, *options, "memory=lstm", "log_interval=4000")
     before = trained(tmp_path / "before", *arguments, "total_steps=1")
     after = trained(tmp_path / "after", *arguments, f"total_steps={num_steps}")
     assert mean_score(before) < 0.5
@@ -58,7 +58,9 @@ def test_without_an_lstm_it_is_not(tmp_path) -> None:
 @pytest.mark.nightly
 def test_velocities_that_are_not_shown_are_learned_where_returns_are_large(tmp_path) -> None:
     """With the preset's value_coefficient; without an LSTM the score stays at about 50."""
-    options = "env=examples.hidden_velocity:make algo=ppo lstm=true num_envs=8 horizon=128 epochs=8"
+    options = (
+        "env=examples.hidden_velocity:make algo=ppo memory=lstm num_envs=8 horizon=128 epochs=8"
+    )
     rates = "minibatch_size=256 lr=2.5e-3 gamma=0.98 serial=true total_steps=24000"
     run_dir = trained(tmp_path / "run", *options.split(), *rates.split())
     score = evaluate_run(run_dir, EvaluateOptions(num_steps=4_000, serial=True), quiet()).mean
@@ -68,14 +70,14 @@ def test_velocities_that_are_not_shown_are_learned_where_returns_are_large(tmp_p
 @pytest.fixture(scope="module")
 def catch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_dir = tmp_path_factory.mktemp("saved") / "run"
-    return trained(run_dir, "env=catch", "lstm=true", "lr=0.05")
+    return trained(run_dir, "env=catch", "memory=lstm", "lr=0.05")
 
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its policy is told actions and rewards; it has learned from sequences of a replay."""
     run_dir = tmp_path_factory.mktemp("told") / "run"
-    memory = ("gru=true", "previous_action_reward=true", "sequence_length=8", "burn_in=2")
+    memory = ("memory=gru", "previous_action_reward=true", "sequence_length=8", "burn_in=2")
     small = ("learning_starts=160", "batch_size=8", "num_envs=4", "total_steps=240")
     return trained(run_dir, "algo=dqn", "env=catch", *memory, *small, "evaluation_interval=0")
 
@@ -188,7 +190,7 @@ def test_game_is_filmed_with_what_is_remembered(catch: Path, tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("algo=sac", "lstm=true .* algo=sac; leave it out, or use a2c"),
+        ("algo=sac", "memory=lstm .* algo=sac; leave it out, or use a2c"),
         ("algo=ppo horizon=16 minibatch_size=8", "horizon=16, .* use minibatch_size=16, or"),
         ("algo=ppo num_envs=10 horizon=3 minibatch_size=10", "=3, .* use minibatch_size=6, or"),
         ("algo=ppo num_envs=7 horizon=4 num_groups=1 minibatch_size=8", "use minibatch_size=4, or"),
@@ -200,20 +202,22 @@ def test_game_is_filmed_with_what_is_remembered(catch: Path, tmp_path, monkeypat
 )
 def test_what_cannot_be_learned_is_refused(arguments: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        parse_arguments([*arguments.split(), "lstm=true"])
+        parse_arguments([*arguments.split(), "memory=lstm"])
 
 
 def test_a_number_is_no_boolean() -> None:
-    """OmegaConf would take 256, which others mean as a width, for true."""
-    assert parse_arguments(["lstm=1"]).lstm and not parse_arguments(["lstm=0"]).lstm
+    """OmegaConf would take 256 for true."""
+    assert parse_arguments(["overlap=1"]).overlap and not parse_arguments(["overlap=0"]).overlap
     for number in ("256", "-1", " 5", "1_000"):
-        with pytest.raises(ValueError, match=f"lstm={number} is not valid; it must be: true.false"):
-            parse_arguments([f"lstm={number}"])
+        with pytest.raises(
+            ValueError, match=f"overlap={number} is not valid; it must be: true.false"
+        ):
+            parse_arguments([f"overlap={number}"])
 
 
 def test_environments_that_learners_do_not_divide_are_refused_with_what_fits() -> None:
     config = parse_arguments(
-        ["algo=ppo", "lstm=true", "num_envs=16", "horizon=4", "minibatch_size=32"]
+        ["algo=ppo", "memory=lstm", "num_envs=16", "horizon=4", "minibatch_size=32"]
     )
     message = "num_envs=16 does not divide among 3 learners .*; use num_envs=12,"
     with pytest.raises(ValueError, match=message):
@@ -221,6 +225,6 @@ def test_environments_that_learners_do_not_divide_are_refused_with_what_fits() -
 
 
 def test_network_of_ones_own_has_no_lstm_put_in(tmp_path) -> None:
-    message = r"put a memory before the heads .* model=own_networks:two_heads has heads"
+    message = r"memory=lstm comes before the heads .* model=own_networks:two_heads has heads"
     with pytest.raises(ValueError, match=message):
-        trained(tmp_path / "run", "env=catch", "lstm=true", "model=own_networks:two_heads")
+        trained(tmp_path / "run", "env=catch", "memory=lstm", "model=own_networks:two_heads")

@@ -52,7 +52,7 @@ REPLAY = "algo=dqn batch_size=16 learning_starts=400 buffer_size=4000 save_repla
 EVALUATED = "evaluation_interval=600 evaluation_steps=20 evaluation_envs=2"
 
 IN_STEP = {
-    "ppo-lstm": "algo=ppo lstm=true horizon=30 minibatch_size=60 epochs=2 log_norms=true",
+    "ppo-lstm": "algo=ppo memory=lstm horizon=30 minibatch_size=60 epochs=2 log_norms=true",
     "own": "algo=test_own_algorithm:ratio decorrelation_steps=10",
     "pqn": "algo=pqn horizon=20 minibatch_size=20 serial=true",
     "prioritized-overlapped": f"{REPLAY} prioritized=true overlap=true serial=true",

@@ -43,18 +43,20 @@ RUNS = {
     "a2c": f"algo=a2c env=catch serial=true {EVALUATED} {FEW}",
     "ppo": f"algo=ppo {SWING} horizon=20 minibatch_size=40 epochs=2 clip_value=true num_workers=2",
     "atari": f"algo=a2c env=pong sticky_actions=0.25 num_workers=2 {FEW}",
-    "counting": f"algo=a2c env={COUNTING} gru=true reset_policy=wait overlap=true serial=true",
-    "vtrace": f"algo=a2c vtrace=true {SWING} lstm=true overlap=true num_workers=2",
-    "ppo-lstm": f"algo=ppo {SWING} lstm=true overlap=true horizon=20 minibatch_size=20 serial=true",
+    "counting": f"algo=a2c env={COUNTING} memory=gru reset_policy=wait overlap=true serial=true",
+    "vtrace": f"algo=a2c vtrace=true {SWING} memory=lstm overlap=true num_workers=2",
+    "ppo-lstm": (
+        f"algo=ppo {SWING} memory=lstm overlap=true horizon=20 minibatch_size=20 serial=true"
+    ),
     "pqn": "algo=pqn env=catch horizon=10 minibatch_size=20 lr_schedule=linear num_workers=2",
-    "pqn-gru": "algo=pqn env=space_envs:masked gru=true horizon=10 minibatch_size=20 serial=true",
+    "pqn-gru": "algo=pqn env=space_envs:masked memory=gru horizon=10 minibatch_size=20 serial=true",
     "dqn": (
         f"algo=dqn env=catch {REPLAY} horizon=4 prioritized=true overlap=true serial=true "
         "target_update_interval=160 epsilon_steps=300 log_norms=true gradient_cosine_interval=7"
     ),
     "rainbow": f"algo=rainbow env=catch {REPLAY} num_workers=2",
     "sequences": (
-        f"algo=double_dqn env=catch {REPLAY} gru=true previous_action_reward=true serial=true "
+        f"algo=double_dqn env=catch {REPLAY} memory=gru previous_action_reward=true serial=true "
         f"sequence_length=8 burn_in=2 prioritized=true value_rescaling=true {EVALUATED}"
     ),
     "sac": f"algo=sac env=control_envs:Swing {REPLAY} num_workers=2",

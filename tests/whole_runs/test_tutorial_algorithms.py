@@ -33,7 +33,7 @@ SPACES = {
     "floats": ("env=Pendulum-v1",),
     "mappings": ("env=control_envs:Aim",),
     "mask": ("env=control_envs:MaskedGrid",),
-    "memory": ("env=Pendulum-v1", "lstm=true"),
+    "memory": ("env=Pendulum-v1", "memory=lstm"),
 }
 SHORT = ("serial=true", "num_envs=4", "horizon=16", "log_interval=64", "decorrelation_steps=0")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from accel_rl.agents import Agent, PolicyAgent, RolloutTensors
-from accel_rl.algos import ActorCriticConfig, Task, Update
+from accel_rl.algos import ActorCriticConfig, LearnerSpec, Update
 from accel_rl.algos.a2c import a2c_loss
 from accel_rl.algos.actor_critic import bootstrap_values, evaluate, returns_and_advantages
 from accel_rl.algos.update import masked_shares
@@ -31,7 +31,7 @@ class SmoothConfig(ActorCriticConfig):
 
     rule = Adam(eps=1e-5)  # how gradients are applied
 
-    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> "Smooth":
+    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> "Smooth":
         """Return the learner of ``agent``."""
         assert isinstance(agent, PolicyAgent)
         return Smooth(agent, self, exchange)

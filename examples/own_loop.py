@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from accel_rl import parallel
-from accel_rl.algos import A2CConfig, Network, Task
+from accel_rl.algos import A2CConfig, LearnerSpec, NetworkSpec
 from accel_rl.samplers import ActionServer, ParallelSampler
 from accel_rl.system.topology import Seat
 
@@ -24,10 +24,10 @@ seed, seat = parallel.rank_seed(0, ranks.rank), Seat(ranks.local_rank, ranks.loc
 torch.manual_seed(0)
 torch.set_num_threads(1)
 with ParallelSampler("catch", num_envs=B, horizon=T, seed=seed, seat=seat) as sampler:
-    agent = config.make_agent(Network("auto", sampler.env_spec, DEVICE))
+    agent = config.make_agent(NetworkSpec("auto", sampler.env_spec, DEVICE))
     parts = parallel.FlatParameters(agent.model), config.rule, config.max_gradient_norm
     exchange = parallel.AllReduce(*parts, team.group) if team.group else parallel.Local(*parts)
-    task = Task(sampler.env_spec, B, T, seed, ranks)
+    task = LearnerSpec(sampler.env_spec, B, T, seed, ranks)
     learner = config.make_learner(agent, exchange, task)
     with ActionServer(agent, sampler, DEVICE) as server:
         for i in range(num_rollouts):

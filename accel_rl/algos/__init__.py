@@ -21,7 +21,7 @@ from accel_rl.algos.replay_config import ReplayConfig
 from accel_rl.algos.replay_learner import ReplayLearner
 from accel_rl.algos.returns import discounted_returns, fold_truncation, generalized_advantages
 from accel_rl.algos.sac import SAC, SACConfig
-from accel_rl.algos.task import Batch, Network, RunOptions, Task
+from accel_rl.algos.task import Batch, LearnerSpec, NetworkSpec, RunOptions
 from accel_rl.algos.update import Update, masked_shares
 
 __all__ = [
@@ -37,7 +37,8 @@ __all__ = [
     "DQNConfig",
     "Learner",
     "LearnerConfig",
-    "Network",
+    "LearnerSpec",
+    "NetworkSpec",
     "PPOConfig",
     "PQNConfig",
     "ReplayConfig",
@@ -45,7 +46,6 @@ __all__ = [
     "RunOptions",
     "SACConfig",
     "Steps",
-    "Task",
     "Transitions",
     "Update",
     "bootstrap_values",

@@ -33,7 +33,14 @@ from accel_rl.algos.actor_critic import (
 from accel_rl.algos.learner_config import require
 from accel_rl.algos.normalization import make_normalization
 from accel_rl.algos.returns import importance_ratio, vtrace
-from accel_rl.algos.task import Batch, Network, RunOptions, SamplerOptions, Task, shares_updates
+from accel_rl.algos.task import (
+    Batch,
+    LearnerSpec,
+    NetworkSpec,
+    RunOptions,
+    SamplerOptions,
+    shares_updates,
+)
 from accel_rl.algos.update import Update, masked_mean, sums
 from accel_rl.graphs import Fixed
 from accel_rl.models import PolicyValue
@@ -100,13 +107,13 @@ class A2CConfig(ActorCriticConfig):
         """The update rule, for the exchange."""
         return RMSProp(decay=self.rmsprop_decay, eps=self.rmsprop_eps, initial=self.rmsprop_initial)
 
-    def make_agent(self, network: Network) -> PolicyAgent:
+    def make_agent(self, network: NetworkSpec) -> PolicyAgent:
         """Return an agent that draws actions, and for V-trace tells their log-probabilities."""
         agent = super().make_agent(network)
         agent.tells_log_prob = self.vtrace
         return agent
 
-    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> A2C:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> A2C:
         """Return the learner of ``agent``, of `make_agent`."""
         assert isinstance(agent, PolicyAgent)
         return A2C(agent, self, exchange, task)
@@ -190,7 +197,7 @@ class A2C:
         agent: PolicyAgent,
         config: A2CConfig,
         exchange: Exchange,
-        task: Task | None = None,
+        task: LearnerSpec | None = None,
     ) -> None:
         self.config = config
         self.agent = agent

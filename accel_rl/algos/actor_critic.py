@@ -11,7 +11,7 @@ from torch import Tensor
 from accel_rl.agents import PolicyAgent, RolloutTensors, make_distribution
 from accel_rl.algos.learner_config import LearnerConfig, name_of, require
 from accel_rl.algos.returns import fold_truncation, generalized_advantages, values_beyond
-from accel_rl.algos.task import Network
+from accel_rl.algos.task import NetworkSpec
 from accel_rl.models import PolicyValue, Sequences, make_model
 from accel_rl.models.recurrent import WithFree
 from accel_rl.options import option, when
@@ -75,14 +75,14 @@ class ActorCriticConfig(LearnerConfig):
         coefficients = ("value_coefficient", "entropy_coefficient")
         require(self, "at least 0", lambda value: value >= 0, *coefficients)
 
-    def make_agent(self, network: Network) -> PolicyAgent:
+    def make_agent(self, network: NetworkSpec) -> PolicyAgent:
         """Return an agent that draws actions from a distribution, with an LSTM if asked for."""
         if not self.learns_all_spaces:
             network.env.check_plain(name_of(self))
         return make_policy_agent(network, scale_actions=self.scale_actions)
 
 
-def make_policy_agent(network: Network, *, scale_actions: bool = True) -> PolicyAgent:
+def make_policy_agent(network: NetworkSpec, *, scale_actions: bool = True) -> PolicyAgent:
     """Return an agent of a network with a policy and a value, with fresh parameters.
 
     Args:

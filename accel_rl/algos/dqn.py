@@ -48,7 +48,7 @@ from accel_rl.algos.replay import (
 )
 from accel_rl.algos.replay_config import ReplayConfig, sent
 from accel_rl.algos.replay_learner import ReplayLearner
-from accel_rl.algos.task import Network, RunOptions, Task, shares_updates
+from accel_rl.algos.task import LearnerSpec, NetworkSpec, RunOptions, shares_updates
 from accel_rl.algos.update import masked_mean, masked_shares
 from accel_rl.graphs import Fixed
 from accel_rl.options import option, when
@@ -179,7 +179,7 @@ class DQNConfig(ReplayConfig):
             return Adam(eps=0.01 / self.batch_size if self.adam_eps is None else self.adam_eps)
         return RMSProp(decay=self.rmsprop_decay, eps=self.rmsprop_eps, initial=0.0)
 
-    def make_agent(self, network: Network) -> QAgent:
+    def make_agent(self, network: NetworkSpec) -> QAgent:
         """Return an agent that takes the best action or, now and then, any."""
         support = None
         if self.num_atoms > 1:
@@ -192,7 +192,7 @@ class DQNConfig(ReplayConfig):
         assert isinstance(agent, QAgent)
         return agent.evaluating(self.epsilon_evaluation)
 
-    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> DQN:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> DQN:
         """Return the learner of ``agent``, of `make_agent`, with a replay.
 
         Raises:

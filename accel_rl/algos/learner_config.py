@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from accel_rl.agents import Agent
 from accel_rl.algos.learner import Learner
-from accel_rl.algos.task import Batch, Network, RunOptions, SamplerOptions, Task
+from accel_rl.algos.task import Batch, LearnerSpec, NetworkSpec, RunOptions, SamplerOptions
 from accel_rl.options import check_settings, option, when
 from accel_rl.parallel import LASAGNE_EPS, Exchange, Rule
 
@@ -77,7 +77,7 @@ class LearnerConfig:
         at_least_zero = ("gradient_norm_eps", "gradient_cosine_interval")
         require(self, "at least 0", lambda value: value >= 0, *at_least_zero)
 
-    def make_agent(self, network: Network) -> Agent:
+    def make_agent(self, network: NetworkSpec) -> Agent:
         """Return an agent with new parameters on ``network.device``.
 
         Args:
@@ -89,7 +89,7 @@ class LearnerConfig:
         """
         raise self._lacks("make_agent")
 
-    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> Learner:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> Learner:
         """Return the learner of an agent.
 
         Args:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from accel_rl.agents import Normalizer, PolicyAgent, RolloutTensors
 from accel_rl.algos.returns import discounted_returns
-from accel_rl.algos.task import Task
+from accel_rl.algos.task import LearnerSpec
 from accel_rl.models.joined import convolves, indicated
 from accel_rl.parallel import Exchange
 from accel_rl.spaces import ACTION_MASK, OBSERVATION, Leaf, without_mask
@@ -123,7 +123,7 @@ class Normalization:
         config: ActorCriticConfig,
         agent: PolicyAgent,
         exchange: Exchange,
-        task: Task,
+        task: LearnerSpec,
     ) -> None:
         device = exchange.parameters.parameter.device
         self._agent, self._gamma = agent, config.gamma
@@ -252,7 +252,7 @@ def normalized_leaves(observation: Any, network: nn.Module) -> dict[str, Leaf]:
 
 
 def make_normalization(
-    config: ActorCriticConfig, agent: PolicyAgent, exchange: Exchange, task: Task | None
+    config: ActorCriticConfig, agent: PolicyAgent, exchange: Exchange, task: LearnerSpec | None
 ) -> Normalization | None:
     """Return what normalizes the rollouts of a learner; None if its options do not ask for it.
 

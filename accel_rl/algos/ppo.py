@@ -30,7 +30,7 @@ from accel_rl.algos.behaviour import Behaviour
 from accel_rl.algos.learner_config import require
 from accel_rl.algos.minibatches import MinibatchConfig, Minibatches, all_steps, rows_of
 from accel_rl.algos.normalization import make_normalization
-from accel_rl.algos.task import Task
+from accel_rl.algos.task import LearnerSpec
 from accel_rl.algos.update import Update, masked_mean, masked_shares, sums
 from accel_rl.graphs import Fixed, Held
 from accel_rl.models import PolicyValue, Sequences
@@ -90,7 +90,7 @@ class PPOConfig(ActorCriticConfig, MinibatchConfig):
         """The update rule, for the exchange."""
         return Adam(eps=self.adam_eps, eps_after_correction=self.adam_eps_after_correction)
 
-    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> PPO:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> PPO:
         """Return the learner of ``agent``, of `make_agent`."""
         assert isinstance(agent, PolicyAgent)
         return PPO(agent, self, exchange, task.seed, task)
@@ -193,7 +193,7 @@ class PPO:
         config: PPOConfig,
         exchange: Exchange,
         seed: int,
-        task: Task | None = None,
+        task: LearnerSpec | None = None,
     ) -> None:
         self.config = config
         self.agent = agent

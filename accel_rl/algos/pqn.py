@@ -32,7 +32,7 @@ from accel_rl.algos.q_learning import (
     squared_loss,
 )
 from accel_rl.algos.returns import fold_truncation, lambda_returns, values_beyond
-from accel_rl.algos.task import Network, Task
+from accel_rl.algos.task import LearnerSpec, NetworkSpec
 from accel_rl.algos.update import Update, masked_mean, masked_shares
 from accel_rl.graphs import Fixed, Held
 from accel_rl.models import Sequences
@@ -87,7 +87,7 @@ class PQNConfig(MinibatchConfig):
         """Whether something follows the schedule: epsilon always does."""
         return True
 
-    def make_agent(self, network: Network) -> QAgent:
+    def make_agent(self, network: NetworkSpec) -> QAgent:
         """Return an agent that takes the best action or, now and then, any; with an LSTM if asked.
 
         Raises:
@@ -103,7 +103,7 @@ class PQNConfig(MinibatchConfig):
         assert isinstance(agent, QAgent)
         return agent.evaluating(self.epsilon_evaluation)
 
-    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> PQN:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> PQN:
         """Return the learner of ``agent``, of `make_agent`."""
         assert isinstance(agent, QAgent)
         return PQN(agent, self, exchange, task.seed, task.schedule_steps)

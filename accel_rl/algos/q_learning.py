@@ -15,7 +15,7 @@ from torch import Tensor
 
 from accel_rl.agents import QAgent
 from accel_rl.agents.masks import masked
-from accel_rl.algos.task import Network
+from accel_rl.algos.task import NetworkSpec
 from accel_rl.models import QHead, Sequences, make_model
 from accel_rl.models.recurrent import run
 from accel_rl.spaces import first_leaf, without_mask
@@ -36,7 +36,7 @@ class QLoss(NamedTuple):
 
 def make_q_agent(
     name: str,
-    network: Network,
+    network: NetworkSpec,
     epsilon: float,
     support: Tensor | None = None,
     *,

@@ -12,7 +12,7 @@ from torch import Tensor
 from accel_rl.agents import RolloutTensors
 from accel_rl.algos.learner_config import LearnerConfig, require
 from accel_rl.algos.replay import ReplaySpec, SequenceBatch, SequenceSpec, Transitions, send
-from accel_rl.algos.task import Batch, RunOptions, SamplerOptions, Task
+from accel_rl.algos.task import Batch, LearnerSpec, RunOptions, SamplerOptions
 from accel_rl.algos.update import as_metric
 from accel_rl.options import option
 from accel_rl.spaces import map_leaves
@@ -58,7 +58,7 @@ class ReplayConfig(LearnerConfig):
         """Rewards in a return."""
         return 1
 
-    def replay_spec(self, task: Task, sequences: SequenceSpec | None = None) -> ReplaySpec:
+    def replay_spec(self, task: LearnerSpec, sequences: SequenceSpec | None = None) -> ReplaySpec:
         """Return what the replay of one learner holds.
 
         Args:

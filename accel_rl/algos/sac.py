@@ -26,7 +26,7 @@ from accel_rl.algos.learner_config import name_of, require
 from accel_rl.algos.replay import ReplaySpec, Transitions
 from accel_rl.algos.replay_config import ReplayConfig
 from accel_rl.algos.replay_learner import ReplayLearner
-from accel_rl.algos.task import Network, Task
+from accel_rl.algos.task import LearnerSpec, NetworkSpec
 from accel_rl.algos.update import masked_shares, sums
 from accel_rl.models.soft import SoftModel, flat
 from accel_rl.options import option
@@ -73,7 +73,7 @@ class SACConfig(ReplayConfig):
         """The update rule, for the exchange."""
         return Adam(eps=1e-8, eps_after_correction=True)
 
-    def make_agent(self, network: Network) -> BoundedAgent:
+    def make_agent(self, network: NetworkSpec) -> BoundedAgent:
         """Return an agent that draws floats between bounds.
 
         Raises:
@@ -92,7 +92,7 @@ class SACConfig(ReplayConfig):
         assert isinstance(agent, BoundedAgent)
         return agent.greedy()
 
-    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> SAC:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> SAC:
         """Return the learner of ``agent``, of `make_agent`, with a replay.
 
         Raises:

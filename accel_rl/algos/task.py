@@ -14,7 +14,7 @@ from accel_rl.parallel import ALONE, ParallelConfig, Ranks
 from accel_rl.spaces import tensor_views, without_mask
 
 
-class Network(NamedTuple):
+class NetworkSpec(NamedTuple):
     """The arguments from which `LearnerConfig.make_agent` makes an agent.
 
     Attributes:
@@ -71,7 +71,7 @@ class Network(NamedTuple):
             )
 
 
-class Task(NamedTuple):
+class LearnerSpec(NamedTuple):
     """The part of a run that one learner has: rollouts ``[horizon, num_envs]`` of ``env``.
 
     Attributes:

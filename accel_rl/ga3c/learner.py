@@ -21,7 +21,7 @@ from accel_rl.agents import Agent, PolicyAgent
 from accel_rl.algos.a2c import A2CLoss
 from accel_rl.algos.actor_critic import check_clips, evaluate, make_policy_agent
 from accel_rl.algos.learner_config import LearnerConfig, name_of, require
-from accel_rl.algos.task import Network, RunOptions, Task
+from accel_rl.algos.task import LearnerSpec, NetworkSpec, RunOptions
 from accel_rl.algos.update import Update, sums
 from accel_rl.graphs import Fixed, Graphs
 from accel_rl.models import PolicyValue, Sequences
@@ -101,13 +101,13 @@ class GA3CConfig(LearnerConfig):
         require(self, "at least 0", lambda value: value >= 0, *at_least_zero, "min_training_batch")
         require(self, "at least 0 and below 1", lambda value: 0 <= value < 1, "rmsprop_decay")
 
-    def make_agent(self, network: Network) -> PolicyAgent:
+    def make_agent(self, network: NetworkSpec) -> PolicyAgent:
         """Return an agent that draws actions from a softmax."""
         network.env.check_plain(name_of(self))
         return make_policy_agent(network)
 
     def make_learner(  # type: ignore[override]  # it learns from samples, and so only in its own run
-        self, agent: Agent, exchange: Exchange, task: Task
+        self, agent: Agent, exchange: Exchange, task: LearnerSpec
     ) -> GA3C:
         """Return what trainers do with the parameters of ``agent``, of `make_agent`."""
         assert isinstance(agent, PolicyAgent)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from accel_rl.agents import Agent
-from accel_rl.algos import Network, Task
+from accel_rl.algos import LearnerSpec, NetworkSpec
 from accel_rl.algos.learner import check_learner
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec
@@ -87,7 +87,7 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
         exchange = make_exchange(config, agent, team)
         share, learner_seed = sampler.config, rank_seed(config.seed, ranks.rank)
         sizes = share.num_envs, share.horizon
-        task = Task(spec, *sizes, learner_seed, ranks, config.whole_schedule)
+        task = LearnerSpec(spec, *sizes, learner_seed, ranks, config.whole_schedule)
         learner = config.learner.make_learner(agent, exchange, task)
         check_learner(learner)
         evaluator = None
@@ -150,7 +150,7 @@ def agent_of(
     if ":" in model:
         factory = numbered(config.env_factory, env_index)
         observations = probe_observations(factory)
-    network = Network(
+    network = NetworkSpec(
         model,
         spec,
         device,

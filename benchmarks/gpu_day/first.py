@@ -30,7 +30,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from accel_rl.algos import Task
+from accel_rl.algos import LearnerSpec
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
 from accel_rl.graphs import Graphs
@@ -204,7 +204,7 @@ class First:
                 return self._collect(sampler, collect)
             exchange = make_exchange(config, agent, Team(Ranks()))
             share = sampler.config
-            task = Task(sampler.env_spec, share.num_envs, share.horizon, seed=0)
+            task = LearnerSpec(sampler.env_spec, share.num_envs, share.horizon, seed=0)
             learner = config.learner.make_learner(agent, exchange, task)
             experience: InTurns | Overlapped
             if way == "overlap":

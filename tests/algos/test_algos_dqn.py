@@ -14,7 +14,7 @@ from tiers import first_quick
 from torch import Tensor
 
 from accel_rl.agents import QAgent, epsilon_greedy
-from accel_rl.algos import DQN, DQNConfig, Network, Task
+from accel_rl.algos import DQN, DQNConfig, LearnerSpec, NetworkSpec
 from accel_rl.algos.q_learning import project
 from accel_rl.algos.replay import ReplaySpec, Transitions
 from accel_rl.envs import EnvSpec
@@ -40,10 +40,10 @@ def make(ranks: Ranks = ALONE, env: EnvSpec = ENV, **options: Any) -> tuple[DQN,
     }
     config = DQNConfig(**{**small, **options})
     torch.manual_seed(0)
-    agent = config.make_agent(Network("auto", env, CPU))
+    agent = config.make_agent(NetworkSpec("auto", env, CPU))
     assert isinstance(agent, QAgent)
     exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    learner = config.make_learner(agent, exchange, Task(env, B, T, 0, ranks))
+    learner = config.make_learner(agent, exchange, LearnerSpec(env, B, T, 0, ranks))
     assert isinstance(learner, DQN)
     return learner, agent, exchange
 
@@ -60,9 +60,9 @@ def test_learner_of_several_counts_the_steps_of_all_and_learns_from_its_own() ->
     small = DQNConfig(
         batch_size=8, learning_starts=200, buffer_size=1200, target_update_interval=96
     )
-    agent = small.make_agent(Network("auto", ENV, CPU))
+    agent = small.make_agent(NetworkSpec("auto", ENV, CPU))
     exchange = Local(FlatParameters(agent.model), small.rule, None)
-    learner = small.make_learner(agent, exchange, Task(ENV, B, T, seed=0, ranks=Ranks(1, 2)))
+    learner = small.make_learner(agent, exchange, LearnerSpec(ENV, B, T, seed=0, ranks=Ranks(1, 2)))
     assert isinstance(learner, DQN)
     source = batches()
     assert learner.replay.spec.size == 600
@@ -82,9 +82,11 @@ def test_learner_that_is_late_waits_until_there_is_something_to_draw(prioritized
     """The others have taken 1,000 steps before its first rollout, which has no whole stack."""
     env = replace(ENV, observation=Leaf((4, 3), np.dtype(np.float32)), frame_stack=4)
     config = DQNConfig(batch_size=8, learning_starts=200, buffer_size=1200, prioritized=prioritized)
-    agent = config.make_agent(Network("auto", env, CPU))
+    agent = config.make_agent(NetworkSpec("auto", env, CPU))
     exchange = Local(FlatParameters(agent.model), config.rule, None)
-    learner = config.make_learner(agent, exchange, Task(env, B, T, seed=0, ranks=Ranks(1, 2)))
+    learner = config.make_learner(
+        agent, exchange, LearnerSpec(env, B, T, seed=0, ranks=Ranks(1, 2))
+    )
     assert isinstance(learner, DQN)
     for iteration, batch in zip(range(2), batches(stack=4), strict=False):
         learner.update(batch, 0.0, 1000 + iteration * T * B)
@@ -237,11 +239,13 @@ def test_learners_in_step_spread_epsilon_over_the_environments_of_all(num_sharin
     )
     found: list[float] = []
     for rank in range(2):
-        agent = config.make_agent(Network("auto", ENV, CPU))
+        agent = config.make_agent(NetworkSpec("auto", ENV, CPU))
         assert isinstance(agent, QAgent)
         exchange = Local(FlatParameters(agent.model), config.rule, None)
         exchange.num_sharing = num_sharing
-        learner = config.make_learner(agent, exchange, Task(ENV, B // 2, T, 0, Ranks(rank, 2)))
+        learner = config.make_learner(
+            agent, exchange, LearnerSpec(ENV, B // 2, T, 0, Ranks(rank, 2))
+        )
         whole = next(batches())
         half = whole.map(lambda x: x[:, : B // 2] if x.ndim > 1 else x)
         learner.update(half, 0.0, steps=24)
@@ -510,19 +514,19 @@ def test_replay_too_small_for_the_rollouts_is_refused() -> None:
     with pytest.raises(ValueError, match=r"buffer_size is 24; .* it must be at least 36"):
         make(buffer_size=24, learning_starts=24)
     config = DQNConfig(buffer_size=71, learning_starts=71)
-    agent = config.make_agent(Network("auto", ENV, CPU))
+    agent = config.make_agent(NetworkSpec("auto", ENV, CPU))
     exchange = Local(FlatParameters(agent.model), config.rule, None)
     with pytest.raises(ValueError, match=rf"is 71; with {2 * B} .* it must be at least 72"):
-        config.make_learner(agent, exchange, Task(ENV, B, T, seed=0, ranks=Ranks(1, 2)))
+        config.make_learner(agent, exchange, LearnerSpec(ENV, B, T, seed=0, ranks=Ranks(1, 2)))
 
 
 def test_stack_too_long_for_a_replay_is_refused() -> None:
     env = replace(ENV, observation=Leaf((300, 3), np.dtype(np.float32)), frame_stack=300)
     config = DQNConfig()
-    agent = config.make_agent(Network("auto", env, CPU))
+    agent = config.make_agent(NetworkSpec("auto", env, CPU))
     exchange = Local(FlatParameters(agent.model), config.rule, None)
     with pytest.raises(ValueError, match=r"frame_stack is 300; .* stacks of up to 256 frames"):
-        config.make_learner(agent, exchange, Task(env, B, T, seed=0))
+        config.make_learner(agent, exchange, LearnerSpec(env, B, T, seed=0))
 
 
 def test_replays_of_learners_of_one_machine_must_fit_together(monkeypatch) -> None:

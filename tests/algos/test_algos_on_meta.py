@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from accel_rl import presets
 from accel_rl.agents import HostFlags, RolloutTensors
-from accel_rl.algos import Network, Task
+from accel_rl.algos import LearnerSpec, NetworkSpec
 from accel_rl.algos.replay import Priorities, Replay, ReplaySpec
 from accel_rl.envs import EnvSpec
 from accel_rl.parallel import FlatParameters, Local
@@ -126,9 +126,9 @@ def test_iteration_gives_the_device_no_more_operations_than_before(
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda on: on != "meta" and is_autocast(on))
     env = EnvSpec(name="atari", observation=IMAGE, action=discrete(4), frame_stack=4)
     config = replace(getattr(presets, name)().learner, **options)
-    agent = config.make_agent(Network("auto", env, META))
+    agent = config.make_agent(NetworkSpec("auto", env, META))
     exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    learner = config.make_learner(agent, exchange, Task(env, shape[1], shape[0], seed=0))
+    learner = config.make_learner(agent, exchange, LearnerSpec(env, shape[1], shape[0], seed=0))
     for i in range(8):
         with Counting() as counting:
             metrics = learner.update(_blank_rollout(*shape), i / 1000)

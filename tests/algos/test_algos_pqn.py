@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from accel_rl.agents import QAgent, RolloutTensors
-from accel_rl.algos import PQN, Network, PQNConfig, Task
+from accel_rl.algos import PQN, LearnerSpec, NetworkSpec, PQNConfig
 from accel_rl.algos.q_learning import best_values, squared_loss
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import EnvSpec
@@ -49,7 +49,7 @@ def make(
     model = LinearQ()
     agent = QAgent(model, None, torch.ones(1))
     exchange = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
-    task = Task(env, B, T, seed, schedule_steps=schedule_steps)
+    task = LearnerSpec(env, B, T, seed, schedule_steps=schedule_steps)
     learner = config.make_learner(agent, exchange, task)
     return learner, model, exchange
 
@@ -266,9 +266,9 @@ def test_masked_updates_in_bfloat16_are_near_those_in_float32() -> None:
     for precision in ("float32", "bfloat16"):
         config = PQNConfig(precision=precision, minibatch_size=8)
         torch.manual_seed(0)
-        agent = config.make_agent(Network("auto", env, CPU))
+        agent = config.make_agent(NetworkSpec("auto", env, CPU))
         exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-        learner = config.make_learner(agent, exchange, Task(env, B, T, seed=0))
+        learner = config.make_learner(agent, exchange, LearnerSpec(env, B, T, seed=0))
         found.append(learner.update(make_batch(is_masked=True), 0.0))
     plain, short = found
     assert plain["loss"].item() != short["loss"].item()
@@ -288,4 +288,4 @@ def test_schedule_steps_is_an_option_although_the_learning_rate_is_constant() ->
 )
 def test_actions_that_are_not_one_of_several_are_refused(action: Any) -> None:
     with pytest.raises(ValueError, match=r"PQN .*action"):
-        PQNConfig().make_agent(Network("auto", replace(ENV, action=action), CPU))
+        PQNConfig().make_agent(NetworkSpec("auto", replace(ENV, action=action), CPU))

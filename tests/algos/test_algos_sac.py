@@ -11,7 +11,7 @@ from made_rollouts import made_rollout
 from torch import distributions, nn
 
 from accel_rl.agents import BoundedAgent, RolloutTensors
-from accel_rl.algos import Network, SACConfig, Task
+from accel_rl.algos import LearnerSpec, NetworkSpec, SACConfig
 from accel_rl.algos.sac import SAC, critic_loss, soft_target, squash
 from accel_rl.envs.base import EnvSpec
 from accel_rl.models.soft import SoftModel, TwinCritics, flat
@@ -62,7 +62,7 @@ def test_twin_critics_are_two_networks() -> None:
 
 
 def test_actions_are_within_the_bounds_and_random_ones_everywhere() -> None:
-    agent = SACConfig().make_agent(Network("auto", SPEC, CPU))
+    agent = SACConfig().make_agent(NetworkSpec("auto", SPEC, CPU))
     noise, observation = torch.rand(4000).double(), torch.randn(4000, 3)
     ends = torch.tensor([0.0, 1 - 2.0**-53]).double()
     low, high = torch.tensor([[-1.0, -3], [2, 5]])
@@ -81,7 +81,7 @@ def test_actions_are_within_the_bounds_and_random_ones_everywhere() -> None:
 
 
 def test_acting_draws_from_the_policy() -> None:
-    agent = SACConfig().make_agent(Network("auto", SPEC, CPU))
+    agent = SACConfig().make_agent(NetworkSpec("auto", SPEC, CPU))
     noise = (torch.arange(10_000).double() + 0.5) / 10_000
     observation = torch.ones(1, 3)
     drawn = agent.unit(agent.act(observation.expand(10_000, 3), noise, slice(0, 10_000)))
@@ -105,9 +105,9 @@ def make(seed: int = 0, spec: EnvSpec = SPEC, **settings: Any) -> tuple[SAC, Bou
     given = {"learning_starts": 12, "buffer_size": 200, "batch_size": 8, "training_intensity": 4.0}
     config = SACConfig(**(given | settings))
     torch.manual_seed(seed)
-    agent = config.make_agent(Network("auto", spec, CPU))
+    agent = config.make_agent(NetworkSpec("auto", spec, CPU))
     exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    learner = config.make_learner(agent, exchange, Task(spec, 2, 4, 1))
+    learner = config.make_learner(agent, exchange, LearnerSpec(spec, 2, 4, 1))
     return learner, agent
 
 
@@ -240,7 +240,7 @@ def test_spaces_that_it_cannot_learn_are_refused(changes: dict[str, Any], messag
         **{"name": "made up", "observation": SPEC.observation, "action": ACTION} | changes
     )
     with pytest.raises(ValueError, match=f"^SAC cannot use this environment: .*{message}"):
-        SACConfig().make_agent(Network("auto", spec, CPU))
+        SACConfig().make_agent(NetworkSpec("auto", spec, CPU))
 
 
 def test_float_with_equal_bounds_keeps_its_value_and_the_rest_learns() -> None:
@@ -272,9 +272,9 @@ def test_mapping_of_actions_is_learned_like_one_array_of_their_numbers() -> None
     spec = replace(SPEC, action=parts)
     whole, agent = make()
     torch.manual_seed(0)
-    other = whole.config.make_agent(Network("auto", spec, CPU))
+    other = whole.config.make_agent(NetworkSpec("auto", spec, CPU))
     exchange = Local(FlatParameters(other.model), whole.config.rule, None)
-    parted = whole.config.make_learner(other, exchange, Task(spec, 2, 4, 1))
+    parted = whole.config.make_learner(other, exchange, LearnerSpec(spec, 2, 4, 1))
     for number in range(4):
         one = rollout(number)
         apart = {"push": one.action[..., :1], "turn": {"x": one.action[..., 1].double()}}

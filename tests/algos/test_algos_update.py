@@ -17,10 +17,10 @@ from accel_rl.algos import (
     A2CConfig,
     DQNConfig,
     LearnerConfig,
-    Network,
+    LearnerSpec,
+    NetworkSpec,
     PPOConfig,
     PQNConfig,
-    Task,
 )
 from accel_rl.algos import A2CConfig as Base
 from accel_rl.algos.update import Update
@@ -50,9 +50,9 @@ CONFIGS: dict[str, Callable[..., LearnerConfig]] = {
 
 def make(config: LearnerConfig, num_envs: int = B) -> tuple[Any, Local]:
     torch.manual_seed(0)
-    agent = config.make_agent(Network("auto", ENV, torch.device("cpu")))
+    agent = config.make_agent(NetworkSpec("auto", ENV, torch.device("cpu")))
     exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    return config.make_learner(agent, exchange, Task(ENV, num_envs, T, seed=0)), exchange
+    return config.make_learner(agent, exchange, LearnerSpec(ENV, num_envs, T, seed=0)), exchange
 
 
 def make_batch(seed: int = 0) -> RolloutTensors:

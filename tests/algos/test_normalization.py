@@ -11,7 +11,7 @@ from made_rollouts import made_rollout
 from torch.distributed import HashStore
 
 from accel_rl.agents import Normalizer, PolicyAgent
-from accel_rl.algos import A2CConfig, PPOConfig, Task
+from accel_rl.algos import A2CConfig, LearnerSpec, PPOConfig
 from accel_rl.algos.normalization import Moments, Normalization, normalized_leaves
 from accel_rl.envs.base import EnvSpec
 from accel_rl.models import make_model
@@ -30,7 +30,7 @@ ALONE: Any = SimpleNamespace(
 def make(config: Any, num_envs: int = 2) -> tuple[Normalization, PolicyAgent]:
     agent = PolicyAgent(make_model("mlp", Leaf((3,), np.dtype(np.float32)), 4))
     spec = EnvSpec(name="made up", observation=FLOATS, action=discrete(4))
-    return Normalization(config, agent, ALONE, Task(spec, num_envs, 5, 0)), agent
+    return Normalization(config, agent, ALONE, LearnerSpec(spec, num_envs, 5, 0)), agent
 
 
 def rollout(seed: int, normalizer: Normalizer | None = None, T: int = 5, B: int = 2) -> Any:

@@ -10,7 +10,7 @@ from torch import Tensor
 from toy_envs import ToyEnv
 
 from accel_rl.agents import QAgent, RolloutTensors
-from accel_rl.algos import PQN, Network, PQNConfig
+from accel_rl.algos import PQN, NetworkSpec, PQNConfig
 from accel_rl.algos.returns import fold_truncation, lambda_returns
 from accel_rl.envs import EnvSpec
 from accel_rl.models import Sequences
@@ -47,7 +47,7 @@ def make_agent(epsilon: float = 0.3) -> QAgent:
     with SerialSampler(ToyEnv, config=config()) as sampler:
         spec: EnvSpec = sampler.env_spec
     options: Any = {"memory": "lstm"}
-    agent = PQNConfig().make_agent(Network("auto", spec, CPU, **options))
+    agent = PQNConfig().make_agent(NetworkSpec("auto", spec, CPU, **options))
     assert agent.remembers
     for parameter in agent.model.memory.parameters():  # type: ignore[union-attr, operator]
         parameter.data.mul_(2)

@@ -11,7 +11,7 @@ from tiers import first_quick
 from torch import Tensor
 
 from accel_rl.agents import RecurrentStates, RolloutTensors
-from accel_rl.algos import DQN, DQNConfig, Network, Task
+from accel_rl.algos import DQN, DQNConfig, LearnerSpec, NetworkSpec
 from accel_rl.algos.q_learning import project, rescale, rescale_back, sequence_priority
 from accel_rl.algos.q_outputs import sequence_outputs
 from accel_rl.algos.replay import SequenceBatch, SequenceReplay
@@ -46,12 +46,12 @@ def make(
     config = DQNConfig(**{**small, **sequences, **options})
     torch.manual_seed(0)
     which: Any = {"memory": memory, "previous_action_reward": is_told}
-    agent = config.make_agent(Network("auto", env, CPU, **which))
+    agent = config.make_agent(NetworkSpec("auto", env, CPU, **which))
     assert agent.remembers
     for each in agent.model.parameters():  # large enough for what is remembered to count
         each.data.add_(torch.randn_like(each), alpha=0.1)
     exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    learner = config.make_learner(agent, exchange, Task(env, B, T, 0))
+    learner = config.make_learner(agent, exchange, LearnerSpec(env, B, T, 0))
     assert isinstance(learner, DQN)
     return learner, agent, exchange
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from accel_rl.agents import RolloutTensors
-from accel_rl.algos import DQN, DQNConfig, Network, Task
+from accel_rl.algos import DQN, DQNConfig, LearnerSpec, NetworkSpec
 from accel_rl.algos.replay import Replay, ReplaySpec
 from accel_rl.envs import EnvSpec
 from accel_rl.parallel import FlatParameters, Local
@@ -39,9 +39,9 @@ def make(device: torch.device) -> tuple[DQN, Local]:
         prioritized=True,
     )
     torch.manual_seed(0)
-    agent = config.make_agent(Network("auto", ENV, device))
+    agent = config.make_agent(NetworkSpec("auto", ENV, device))
     exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    return config.make_learner(agent, exchange, Task(ENV, B, T, 0)), exchange
+    return config.make_learner(agent, exchange, LearnerSpec(ENV, B, T, 0)), exchange
 
 
 def batches(num: int) -> Iterator[RolloutTensors]:

@@ -17,7 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from accel_rl.agents import PolicyAgent, QAgent, RolloutTensors
-from accel_rl.algos import A2C, DQN, PPO, PQN, A2CConfig, DQNConfig, PPOConfig, PQNConfig, Task
+from accel_rl.algos import (
+    A2C,
+    DQN,
+    PPO,
+    PQN,
+    A2CConfig,
+    DQNConfig,
+    LearnerSpec,
+    PPOConfig,
+    PQNConfig,
+)
 from accel_rl.algos.replay import ReplaySpec, SequenceSpec
 from accel_rl.envs import EnvSpec
 from accel_rl.models import PolicyValue, PolicyValueModel
@@ -140,7 +150,7 @@ def normalized(
         name="made up", observation=Leaf((3,), np.dtype(np.float64)), action=discrete(NUM_ACTIONS)
     )
     seed = (rank,) if learner_type is PPO else ()
-    task = Task(spec, B // size, T, rank, Ranks(rank, size, rank, size))
+    task = LearnerSpec(spec, B // size, T, rank, Ranks(rank, size, rank, size))
     learner = learner_type(agent, config, exchange_of(model, config), *seed, task)
     for number, batch in enumerate(rollouts(rank, size)):
         shifted = batch.observation * (number + 2) + 5

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from accel_rl.algos import LearnerConfig, Network, Task
+from accel_rl.algos import LearnerConfig, LearnerSpec, NetworkSpec
 from accel_rl.envs import make_env_factory
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.samplers import ActionServer, SamplerConfig, SerialSampler
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 class Run:
-    """An algorithm on ``env``, all in this process. ``network``: options of `Network`."""
+    """An algorithm on ``env``, all in this process. ``network``: options of `NetworkSpec`."""
 
     def __init__(
         self,
@@ -29,10 +29,10 @@ class Run:
         self.factory, self.settings, self.seed = make_env_factory(env), sampler, seed
         self.sampler = SerialSampler(self.factory, config=sampler, seed=seed)
         spec = self.sampler.env_spec
-        agent = config.make_agent(Network("auto", spec, CPU, **network))
+        agent = config.make_agent(NetworkSpec("auto", spec, CPU, **network))
         exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
         self.learner = config.make_learner(
-            agent, exchange, Task(spec, sampler.num_envs, sampler.horizon, seed)
+            agent, exchange, LearnerSpec(spec, sampler.num_envs, sampler.horizon, seed)
         )
         self.server = ActionServer(agent, self.sampler, CPU)
         self.config, self.agent = config, agent

@@ -11,7 +11,15 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents import QAgent, RolloutTensors
-from accel_rl.algos import A2CConfig, DQNConfig, LearnerConfig, Network, PPOConfig, PQNConfig, Task
+from accel_rl.algos import (
+    A2CConfig,
+    DQNConfig,
+    LearnerConfig,
+    LearnerSpec,
+    NetworkSpec,
+    PPOConfig,
+    PQNConfig,
+)
 from accel_rl.envs import EnvSpec
 from accel_rl.graphs import Graphs
 from accel_rl.models import one_step
@@ -95,12 +103,14 @@ class Run:
         memory: Any = "lstm" if name.endswith("lstm") else None
         with SEEDING:
             torch.manual_seed(0)
-            network = Network(model, IMAGES, device, memory=memory, graphs=graphs)
+            network = NetworkSpec(model, IMAGES, device, memory=memory, graphs=graphs)
             self.agent = config.make_agent(network)
         flat = FlatParameters(self.agent.model.to(dtype))
         given = flat, config.rule, config.max_gradient_norm
         self.exchange = Local(*given) if group is None else AllReduce(*given, group)
-        self.learner = config.make_learner(self.agent, self.exchange, Task(IMAGES, B, T, seed=0))
+        self.learner = config.make_learner(
+            self.agent, self.exchange, LearnerSpec(IMAGES, B, T, seed=0)
+        )
         self.device, self.dtype = device, dtype
         if isinstance(self.agent, QAgent) and self.agent.support is not None:
             self.agent.support = self.agent.support.to(dtype)

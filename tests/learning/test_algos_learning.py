@@ -17,7 +17,7 @@ from accel_rl.algos import (
     A2CConfig,
     DQNConfig,
     LearnerConfig,
-    Network,
+    NetworkSpec,
     PPOConfig,
     PQNConfig,
 )
@@ -214,7 +214,7 @@ def learn_from_old_samples(vtrace: bool, seed: int) -> float:
         vtrace=vtrace,
     )
     sampler = SerialSampler(make_env_factory("catch"), num_envs=2, horizon=5, seed=seed)
-    agent = config.make_agent(Network("auto", sampler.env_spec, CPU))
+    agent = config.make_agent(NetworkSpec("auto", sampler.env_spec, CPU))
     learner = GA3C(agent, config, Local(FlatParameters(agent.model), config.rule, None))
     server = ActionServer(agent, sampler, CPU)
     sampler.start()

@@ -11,7 +11,7 @@ from tiers import processes
 from torch import Tensor, nn
 
 from accel_rl.agents import Agent, PolicyAgent, QAgent
-from accel_rl.algos import Network
+from accel_rl.algos import NetworkSpec
 from accel_rl.envs import make_env_factory, probe_spec
 from accel_rl.ga3c.learner import GA3CConfig
 from accel_rl.models import PolicyValue, PolicyValueModel
@@ -157,4 +157,4 @@ def test_algorithm_that_cannot_learn_a_space_says_so_by_name() -> None:
     for env in ("Pendulum-v1", partial(SpaceEnv, "dict"), partial(MaskedEnv, "discrete")):
         spec = probe_spec(make_env_factory(env))
         with pytest.raises(ValueError, match="GA3C cannot use this environment: the "):
-            GA3CConfig().make_agent(Network("auto", spec, CPU))
+            GA3CConfig().make_agent(NetworkSpec("auto", spec, CPU))

@@ -21,7 +21,7 @@ from saved_runs import trained
 
 from accel_rl.__main__ import main
 from accel_rl.agents import Agent, PolicyAgent, RolloutTensors
-from accel_rl.algos import ActorCriticConfig, LearnerConfig, Task, Update
+from accel_rl.algos import ActorCriticConfig, LearnerConfig, LearnerSpec, Update
 from accel_rl.algos.actor_critic import bootstrap_values, evaluate, returns_and_advantages
 from accel_rl.algos.behaviour import Behaviour
 from accel_rl.algos.update import masked_shares
@@ -56,7 +56,7 @@ class RatioConfig(ActorCriticConfig):
     most: int = 2
     """limit of the ratio"""
 
-    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> Ratio:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> Ratio:
         assert isinstance(agent, PolicyAgent)
         return Ratio(agent, self, exchange)
 
@@ -189,14 +189,14 @@ def test_sweep_of_an_own_algorithm_is_tried_out_first() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class StatelessConfig(RatioConfig):
-    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> Ratio:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> Ratio:
         learner = super().make_learner(agent, exchange, task)
         return SimpleNamespace(**{**vars(learner), "update": learner.update})  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EagerConfig(RatioConfig):
-    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> Ratio:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> Ratio:
         learner = super().make_learner(agent, exchange, task)
         learner.update = lambda batch: {}  # type: ignore[assignment, misc]
         return learner
@@ -207,7 +207,7 @@ class RulelessConfig(RatioConfig):
 
 
 class UnnamedConfig(RatioConfig):
-    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> Ratio:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> Ratio:
         learner = super().make_learner(agent, exchange, task)
         learner.metric_names = ("mean_ratio", *learner._update.names)
         return learner

@@ -19,7 +19,7 @@ from saved_runs import quiet, undrawn
 from torch import Tensor
 
 from accel_rl.agents import Agent, RolloutTensors
-from accel_rl.algos import DQN, PPO, DQNConfig, Network, PPOConfig, Task
+from accel_rl.algos import DQN, PPO, DQNConfig, LearnerSpec, NetworkSpec, PPOConfig
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
 from accel_rl.envs.base import EnvSpec
@@ -80,9 +80,9 @@ def make_td3(rank: int = 0) -> tuple[Any, Local]:
     )
     leaf = partial(Leaf, dtype=np.dtype(np.float32))
     env = EnvSpec(name="made up", observation=leaf((3,)), action=leaf((2,), low=-2, high=2))
-    agent = config.make_agent(Network("auto", env, torch.device("cpu")))
+    agent = config.make_agent(NetworkSpec("auto", env, torch.device("cpu")))
     exchange = Local(FlatParameters(agent.model), config.rule, None)
-    return config.make_learner(agent, exchange, Task(env, 2, 4, 1 + rank)), exchange
+    return config.make_learner(agent, exchange, LearnerSpec(env, 2, 4, 1 + rank)), exchange
 
 
 @pytest.mark.usefixtures("modules")
@@ -187,7 +187,7 @@ class PlainPPO(PPOConfig):
     penalty_coefficient: float = 0.0
     """Nothing."""
 
-    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> PPO:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> PPO:
         return super().make_learner(agent, exchange, task)
 
 
@@ -198,7 +198,7 @@ class PlainDQN(DQNConfig):
     conservative_coefficient: float = 0.0
     """Nothing."""
 
-    def make_learner(self, agent: Agent, exchange: Exchange, task: Task) -> DQN:
+    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> DQN:
         return super().make_learner(agent, exchange, task)
 
 

@@ -16,7 +16,7 @@
 PYTHON ?= python3
 GPU_PYTHON ?=
 # A learner on each core is fastest on two; with more cores, workers are.
-ARGS ?= algo=ppo env=breakout total_steps=400000 max_minutes=5 $(if $(filter 2,$(shell nproc 2>&1)),learners=2 serial=true)
+ARGS ?= algo=ppo env=breakout total_steps=400000 max_minutes=5 $(if $(filter 2,$(shell nproc 2>&1)),learners=2 num_workers=0)
 RUN := $(or $(RUN),runs/first-$(shell date +%Y%m%d-%H%M%S))
 
 BIN := .venv/bin

@@ -26,7 +26,8 @@ _GROUPS = {"parallel": ParallelConfig, "sampler": SamplerConfig, "atari": AtariC
 def _cpus_are_idle(run: TrainConfig) -> str | Literal[False]:
     if run.sampler.affinity == "off":
         return "sampler.affinity is off"
-    return run.serial and run.num_learners == 1 and "serial is true"  # several divide the cores
+    # Several learners divide the cores.
+    return run.num_learners == 1 and when("sampler.num_workers", 0)(run)
 
 
 def _has_no_schedule(run: TrainConfig) -> str | Literal[False]:
@@ -93,8 +94,6 @@ class TrainConfig:
     learners: int | None = option(None, "course", common=True)
     """Number of processes that learn together, each with its own simulators.
     none: as many as gpus, or one. Learners share GPUs if there are fewer GPUs."""
-    serial: bool = option(False, "engine", common=True)
-    """Step all environments in this process, without workers. This works on every system."""
     cpus: tuple[int, ...] = option((), "engine", idle=_cpus_are_idle)
     """CPUs to which workers and several learners may be pinned.
     []: all CPUs that this process may use."""

@@ -264,7 +264,7 @@ def ppo_mujoco(num_envs: int = 1) -> TrainConfig:
     One simulator x horizon 2,048, 32 minibatches of 64, 10 epochs; observations, rewards and
     advantages normalised, clipped values, a learning rate that falls to 0 over the run. More
     simulators have a shorter horizon, so that nothing else changes. They are stepped in the
-    process that learns; serial=false gives them processes of their own.
+    process that learns; num_workers=none gives them processes of their own.
 
     Deviations: time limits, and moments that change once a rollout. docs/algorithms/ppo.md lists
     all.
@@ -275,13 +275,13 @@ def ppo_mujoco(num_envs: int = 1) -> TrainConfig:
     return TrainConfig(
         algo="ppo_mujoco",
         env="HalfCheetah-v5",
-        serial=True,
         total_steps=1_000_000,
         sampler=replace(
             _SAMPLER,
             num_envs=num_envs,
             horizon=_ppo_horizon(num_envs),
             num_groups=1,
+            num_workers=0,
             decorrelation_steps=0,
         ),
         learner=PPOConfig(

@@ -21,7 +21,7 @@ def objective(trial: optuna.Trial) -> float:
     entropy = trial.suggest_float("entropy_coefficient", 1e-4, 1e-1, log=True)
     config = parse_arguments(
         [
-            *("algo=a2c", "env=catch", "serial=true", "learners=1", "tracker=[]"),
+            *("algo=a2c", "env=catch", "num_workers=0", "learners=1", "tracker=[]"),
             *("total_steps=12000", "log_interval=2000"),
             *(f"learner.lr={lr}", f"learner.entropy_coefficient={entropy}"),
             f"run_dir=runs/optuna/{trial.study.study_name}/{trial.number}",

@@ -105,6 +105,9 @@ class SamplerOptions(Protocol):
     def num_groups(self) -> int: ...
 
     @property
+    def num_workers(self) -> int | None: ...
+
+    @property
     def reset_policy(self) -> str: ...
 
 
@@ -124,11 +127,6 @@ class RunOptions(Protocol):
     @property
     def overlap(self) -> bool:
         """Whether sampling and learning overlap."""
-        ...
-
-    @property
-    def serial(self) -> bool:
-        """Whether environments are stepped in this process."""
         ...
 
     @property

@@ -13,7 +13,7 @@ from accel_rl.envs import EnvSpec
 from accel_rl.parallel import Ranks
 from accel_rl.samplers import ActionServer
 from accel_rl.samplers.layout import plan_workers
-from accel_rl.system.topology import Machine, Seat, format_cpus, read_machine
+from accel_rl.system.topology import Machine, Seat, format_cpus, plan_cores, read_machine
 from accel_rl.training.build import agent_of, make_sampler, sampler_share
 from accel_rl.training.devices import gpu_nodes, learner_device, make_graphs
 from accel_rl.training.torch_setup import sampling_threads
@@ -54,12 +54,13 @@ def describe_plan(
     yield f"plan of {config.title}, on {machine.describe()}"
     for rank in range(num):
         seat = Seat(rank, num, None if nodes is None else tuple(nodes))
-        has_server = num_gpus > 0 and not config.serial
-        plan = plan_workers(share, list(config.cpus) or None, has_server, seat, machine)
+        cpus = list(config.cpus) or None
         where = f"cuda:{rank % num_gpus}" if num_gpus else "the CPU"
-        how = plan.describe()
-        if config.serial:
-            how = f"all in its process on CPUs {format_cpus(plan.server_cpus)}"
+        if share.num_workers == 0:
+            own = plan_cores(cpus=cpus, machine=machine, **seat._asdict()).server_cpus
+            how = f"all in its process on CPUs {format_cpus(own)}"
+        else:
+            how = plan_workers(share, cpus, num_gpus > 0, seat, machine).describe()
         yield f"learner {rank} on {where}: {share.num_envs} x {spec.name}, {how}"
     if is_here:
         whose = " (one learner's, the others idle)" if num > 1 else ""

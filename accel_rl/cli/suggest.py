@@ -37,6 +37,9 @@ _ELSEWHERE = {
 }
 """names of Stable-Baselines3, CleanRL, others and earlier versions, and ours for the same"""
 
+_EARLIER = {"serial": "num_workers=0", "workers_per_core": "one_group_per_worker=true"}
+"""options of earlier versions, and what they are now"""
+
 
 def suggest_option(key: str, options: Mapping[str, Option]) -> str:
     """What to use in place of ``key``, which none of ``options`` is called.
@@ -47,6 +50,9 @@ def suggest_option(key: str, options: Mapping[str, Option]) -> str:
     is_full = "." in key
     word = key.rpartition(".")[2]
     names = [option.name for option in options.values()]
+    now = _EARLIER.get(word, "")
+    if now.partition("=")[0] in names:
+        return f"it is {now} now"
     found = [name for name in _ELSEWHERE.get(word, ()) if name in names][:1]
     found = found or _with_word(word, names)
     if not found:

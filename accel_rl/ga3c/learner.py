@@ -129,8 +129,8 @@ class GA3CConfig(LearnerConfig):
                 f"algo={run.algo} samples and learns at the same time in any case; leave out "
                 f"overlap=true"
             )
-        if run.serial:
-            raise ValueError(f"algo={run.algo} has agents in processes; leave out serial=true")
+        if run.sampler.num_workers == 0:
+            raise ValueError(f"algo={run.algo} has agents in processes; leave out num_workers=0")
         most = self.training_queue_size * run.sampler.horizon
         if self.min_training_batch > most:
             raise ValueError(

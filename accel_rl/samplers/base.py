@@ -18,7 +18,7 @@ from accel_rl.options import check_seed, check_settings, option, when
 from accel_rl.rollout import RolloutSpec, layout_bytes
 from accel_rl.system.topology import free_memory
 
-_is_serial = when("serial", True)
+_is_serial = when("sampler.num_workers", 0)
 
 
 def _groups_are_idle(run: Any) -> str | Literal[False]:
@@ -66,10 +66,10 @@ class SamplerConfig:
     """Number of groups of environments that are served by turns.
     With 2, one group simulates while the policy acts for the other. With 1, all environments wait
     for each other."""
-    num_workers: int | None = option(None, "engine", idle=_is_serial, common=True)
+    num_workers: int | None = option(None, "engine", common=True)
     """Number of worker processes.
     none: one for each core, at most num_envs; if each worker holds one group, one for each core and
-    group."""
+    group. 0: all environments are stepped in this process, which works on every system."""
     one_group_per_worker: bool = option(False, "engine", idle=_is_serial)
     """Each worker holds a part of one group, and each core has a worker of every group.
     false: each worker holds a part of every group."""

@@ -37,7 +37,7 @@ KILL_SECONDS = 10.0
 """for a killed process to end, which the kernel does at once unless a device or file hangs"""
 _WORKER_DESCRIPTORS, _GROUP_DESCRIPTORS = 6, 2  # open files of each here, at most
 _SERIAL = (
-    "SerialSampler (serial=true on the command line, where algo is not ga3c) or "
+    "SerialSampler (num_workers=0 on the command line, where algo is not ga3c) or "
     "VectorEnv(num_workers=0)"
 )
 _NO_PYTHON = (

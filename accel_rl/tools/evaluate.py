@@ -70,8 +70,9 @@ class EvaluateOptions(RunOptions):
     """Atari: maximum number of no-ops at the start of a game. none: as in training."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the network. auto: the GPU if there is one."""
-    serial: bool = False
-    """Step all environments in this process, without workers. This works on every system."""
+    num_workers: int | None = None
+    """Number of worker processes. none: one for each core, at most num_envs.
+    0: all environments are stepped in this process, which works on every system."""
     out: str | None = None
     """JSON file to write. none: evaluation.json in the run directory."""
     overwrite: bool = False
@@ -162,7 +163,7 @@ def evaluate_run(
     Raises:
         ValueError: the run cannot be read, an option does not fit it or this machine, or ``out``
             exists. Nothing was played.
-        SamplerError: this system is not Linux and ``serial`` is false, or a worker failed.
+        SamplerError: this system is not Linux and ``num_workers`` is not 0, or a worker failed.
         OSError: ``out`` could not be written.
     """
     run_dir = Path(run_dir)
@@ -179,7 +180,7 @@ def evaluate_run(
         stack.enter_context(taking_back([directory()]))
         stack.enter_context(sampling_threads())
         sampler = make_evaluation_sampler(
-            config, options.num_envs, seeds, device, serial=options.serial
+            config, options.num_envs, seeds, device, num_workers=options.num_workers
         )
         stack.enter_context(closing(sampler))
         agent, steps = load_agent(

@@ -58,7 +58,8 @@ class RunOptions:
     def __post_init__(self) -> None:
         check_settings(self)
         for each in fields(self):
-            value, least = getattr(self, each.name), 1 - (each.name in ("seed", "max_noops"))
+            value = getattr(self, each.name)
+            least = 0 if each.name in ("seed", "max_noops", "num_workers") else 1
             if type(value) is int and each.name != "checkpoint" and value < least:
                 raise ValueError(f"{each.name} is {value}; it must be at least {least}")
 

@@ -218,7 +218,7 @@ def make_sampler(
     seat = Seat(ranks.local_rank, ranks.local_size, nodes)
     cpus = list(config.cpus) or None
     sampler: RolloutSampler
-    if config.serial:
+    if share.num_workers == 0:
         sampler = SerialSampler(factory, config=share, seed=seed)
     else:
         sampler = ParallelSampler(

@@ -159,8 +159,9 @@ class Evaluator:
         key = self._num_evaluations, *([rank] if rank else [])  # one learner's, or the first one's
         seeds = np.random.SeedSequence([config.seed, 1], spawn_key=key)
         first = self._first_env + self._num_before
+        workers = 0 if config.sampler.num_workers == 0 else None
         return make_evaluation_sampler(
-            config, num_envs, seeds, self._device, serial=config.serial, first_env=first
+            config, num_envs, seeds, self._device, num_workers=workers, first_env=first
         )
 
     def _gather(self, own: Evaluation | None) -> Evaluation:
@@ -230,7 +231,7 @@ def make_evaluation_sampler(
     seeds: np.random.SeedSequence,
     device: torch.device,
     *,
-    serial: bool,
+    num_workers: int | None,
     first_env: int = 0,
 ) -> RolloutSampler:
     """A sampler of the games of a training run, not started, made fit for counting whole games.
@@ -243,13 +244,13 @@ def make_evaluation_sampler(
         num_envs=num_envs,
         horizon=HORIZON,
         num_groups=1,
-        num_workers=None,
+        num_workers=num_workers,
         one_group_per_worker=False,
         reset_policy="immediate",
         decorrelation_steps=0,
     )
     seed = int(seeds.generate_state(1)[0])
-    if serial:
+    if num_workers == 0:
         return SerialSampler(factory, config=sampler_config, seed=seed)
     # Of the CPUs that are given, a learner may have kept its own for itself by now.
     cpus = [cpu for cpu in config.cpus if cpu in available_cpus()]

@@ -122,8 +122,8 @@ def find_bottleneck(split: TimeSplit, config: TrainConfig, *, on_gpu: bool) -> B
 
 
 def _hint(name: str, config: TrainConfig, on_gpu: bool) -> str:
-    if name == "simulators" and config.serial:
-        return "serial=false steps them in parallel"
+    if name == "simulators" and config.sampler.num_workers == 0:
+        return "num_workers=none steps in parallel"
     if name == "simulators":
         return "more CPU cores would help"
     if name in ("inference", "learning") and not on_gpu:

@@ -104,7 +104,7 @@ def train(
 
     Raises:
         ValueError: the configuration is not possible here. No process or file was made.
-        SamplerError: this system is not Linux, and ``serial`` is false.
+        SamplerError: this system is not Linux, and ``num_workers`` is not 0.
         RunError: the run failed later. Everything learned until then is saved if possible.
         Interrupted: the run was stopped before its first iteration.
         TeamError: another learner has ended.

@@ -156,7 +156,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             num_envs=num_envs,
             horizon=1,
             num_groups=num_groups,
-            num_workers=num_workers or None,
+            num_workers=num_workers,
             one_group_per_worker=one_group_per_worker,
             cores_per_worker=cores_per_worker,
             affinity=affinity,

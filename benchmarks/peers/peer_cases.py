@@ -42,16 +42,16 @@ LAYERS = {
 }
 
 VARIANTS = {
-    "a2c": ("", "learners=2 serial=true", "precision=bfloat16"),
+    "a2c": ("", "learners=2 num_workers=0", "precision=bfloat16"),
     "ppo": ("", "num_envs=64", "num_envs=64 precision=bfloat16"),
     "dqn": ("", "precision=bfloat16"),
-    "ppo_mujoco": ("", "serial=false", "learners=2"),
-    "sac": ("", "num_envs=8", "num_envs=8 num_groups=2 serial=false"),
+    "ppo_mujoco": ("", "num_workers=none", "learners=2"),
+    "sac": ("", "num_envs=8", "num_envs=8 num_groups=2 num_workers=none"),
 }
 AS_PEERS = {  # as `WORK` has it
     "dqn": "learning_starts=1000 buffer_size=20000",
     "ppo_mujoco": "num_envs=8",
-    "sac": "num_envs=1 num_groups=1 serial=true learning_starts=1000 buffer_size=20000",
+    "sac": "num_envs=1 num_groups=1 num_workers=0 learning_starts=1000 buffer_size=20000",
 }
 
 

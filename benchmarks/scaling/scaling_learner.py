@@ -38,7 +38,8 @@ def main() -> None:
     with sampling_threads():
         config = parse_arguments(spec["options"])
         if spec.get("serial"):  # with one environment; the command line asks for two groups
-            config = dataclasses.replace(config, serial=True)
+            sampler = dataclasses.replace(config.sampler, num_workers=0)
+            config = dataclasses.replace(config, sampler=sampler)
         if spec["what"] == "parts":
             _serve_parts(config)
         else:

@@ -195,11 +195,10 @@ def alone(config: TrainConfig, num_learners: int, frame_stack: int) -> TrainConf
         total_steps = max(total_steps, learner.learning_starts + 1)
     return dataclasses.replace(
         config,
-        sampler=share,
+        sampler=dataclasses.replace(share, num_workers=0),
         learner=learner,
         total_steps=total_steps,
         schedule_steps=None,
-        serial=True,
         learners=1,
         gpus=None,
         device="cpu" if config.gpus == 0 else config.device,

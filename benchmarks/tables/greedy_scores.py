@@ -75,7 +75,7 @@ def _play(run: Path, algorithm: str, game: str, seed: int) -> Score:
         report = evaluate_run(
             run,
             EvaluateOptions(
-                num_steps=STEPS, num_envs=ENVS, greedy=True, serial=True, trust=True, out=out
+                num_steps=STEPS, num_envs=ENVS, greedy=True, num_workers=0, trust=True, out=out
             ),
         )
     error = float(np.std(report.scores) / len(report.scores) ** 0.5)

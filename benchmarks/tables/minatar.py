@@ -163,8 +163,10 @@ def _synchronous(
     config: TrainConfig, learner: LearnerConfig, num_envs: int, horizon: int, steps: int = STEPS
 ) -> TrainConfig:
     config = _of_minatar(config, learner, steps)
-    sampler = replace(config.sampler, num_envs=num_envs, horizon=horizon, num_groups=1)
-    return replace(config, serial=True, sampler=sampler)
+    sampler = replace(
+        config.sampler, num_envs=num_envs, horizon=horizon, num_groups=1, num_workers=0
+    )
+    return replace(config, sampler=sampler)
 
 
 def _asynchronous(

@@ -311,7 +311,7 @@ def test_sac_learns_pendulum(env: str, num_steps: int, tmp_path: Any) -> None:
 
     options = (
         f"algo=sac env={env} total_steps={num_steps} learning_starts=500 batch_size=64 lr=1e-3 "
-        "training_intensity=64 num_envs=2 num_groups=1 serial=true evaluation_interval=2000 "
+        "training_intensity=64 num_envs=2 num_groups=1 num_workers=0 evaluation_interval=2000 "
         f"evaluation_steps=2000 run_dir={tmp_path / 'run'}"
     )
     train(parse_arguments(options.split()))

@@ -87,7 +87,7 @@ def test_preset_learns_on_an_environment_without_images(case: str, tmp_path) -> 
         kind = "dqn"
     options = [f"algo={name}", f"env={env}", *TINY[kind].split(), f"run_dir={tmp_path / 'run'}"]
     if kind != "ga3c":
-        options.append("serial=true")
+        options.append("num_workers=0")
     with undrawn():
         result = train(parse_arguments([*options, "decorrelation_steps=0", "device=cpu"]), quiet())
     gc.collect()

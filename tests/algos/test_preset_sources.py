@@ -135,7 +135,7 @@ def test_preset_clips_as_its_source(name: str) -> None:
     kind = "dqn" if "rainbow" in name else next((k for k in SMALL if k in name), "")
     options = SMALL.get(kind, "num_envs=2 horizon=10").split()
     if kind != "ga3c":
-        options.append("serial=true")
+        options.append("num_workers=0")
     config = parse_arguments([f"algo={name}", "env=catch", "device=cpu", *options])
     clip = clip_as_tensorflow if name in TENSORFLOW else clip_as_lasagne
     parts = build(config)
@@ -209,7 +209,7 @@ def test_updates_normalise_with_the_eps_of_the_preset(
     monkeypatch.setattr(ppo, "normalize", note)
     is_ppo = "ppo" in options
     sizes = SMALL["ppo"] if is_ppo else "num_envs=2 horizon=10"
-    parts = build(parse_arguments([*options.split(), "env=catch", "serial=true", *sizes.split()]))
+    parts = build(parse_arguments([*options.split(), "env=catch", "num_workers=0", *sizes.split()]))
     try:
         parts.sampler.start()
         sampler, server, learner = parts.sampler, parts.server, parts.learner

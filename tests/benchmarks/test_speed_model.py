@@ -95,7 +95,7 @@ def test_alone_a_learner_has_its_share_of_everything(algo: str) -> None:
     own = alone(config, 2, frame_stack=4)
     divisor = 1 if config.parallel.sync == "store" else 2
     assert own.sampler.num_envs == config.sampler.num_envs // divisor
-    assert own.num_learners == 1 and own.serial
+    assert own.num_learners == 1 and own.sampler.num_workers == 0
     for name in ("batch_size", "minibatch_size"):
         if hasattr(config.learner, name):
             assert getattr(own.learner, name) == getattr(config.learner, name) // divisor

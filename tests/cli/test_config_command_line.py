@@ -99,6 +99,8 @@ discount=1 | did you mean gamma?
 ent_coef=1 | did you mean entropy_coefficient?
 vf_coef=1 | did you mean value_coefficient?
 total_timesteps=1 | did you mean total_steps?
+serial=true | it is num_workers=0 now
+sampler.workers_per_core=2 | it is one_group_per_worker=true now
 n_envs=1 | did you mean num_envs?
 num_steps=1 | did you mean horizon?
 n_steps=1 | did you mean horizon?
@@ -205,9 +207,9 @@ evaluation_envs=3
 schedule_steps=1e9
 affinity=off cpus=[0]
 on_worker_failure=raise max_worker_restarts=3
-serial=true num_workers=2
-serial=true cpus=[0]
-serial=true learners=2 affinity=off cpus=[0]
+num_workers=0 one_group_per_worker=true
+num_workers=0 cpus=[0]
+num_workers=0 learners=2 affinity=off cpus=[0]
 algo=ppo gradient_norm_eps=0
 advantage_eps=1e-8
 env=catch sticky_actions=0.25
@@ -223,7 +225,7 @@ def test_option_without_effect_is_refused(arguments: str) -> None:
 
 
 def test_limit_for_the_first_environment_may_be_given_with_a_serial_sampler() -> None:
-    config = parse_arguments(["env=catch", "serial=true", "reset_timeout_seconds=5"])
+    config = parse_arguments(["env=catch", "num_workers=0", "reset_timeout_seconds=5"])
     assert config.sampler.reset_timeout_seconds == 5
 
 
@@ -265,7 +267,7 @@ env=braekout | breakout
 model=nature env=CartPole-v1 | model=nature pictures
 
 total_step=5 | total_steps
-env=braekout serial=true | breakout
+env=braekout num_workers=0 | breakout
 model=resnet | model is 'resnet'
 cpus=[4000] | 4000
 num_envs=2 num_workers=4 | num_workers
@@ -330,18 +332,18 @@ def test_used_run_directory_is_refused_before_learners_start(
 ) -> None:
     monkeypatch.setattr("accel_rl.cli.run.launch", lambda *_, **__: pytest.fail("they start"))
     (tmp_path / "notes.txt").write_text("mine")
-    given = ["env=catch", f"run_dir={tmp_path}", "serial=true", f"learners={num_learners}"]
+    given = ["env=catch", f"run_dir={tmp_path}", "num_workers=0", f"learners={num_learners}"]
     assert main(given) == 1
     assert "is not empty, and a run never overwrites another" in capfd.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 ELSEWHERE = """
-algo=a2c | parallel samplers need Linux serial=true
-algo=a3c serial=true | sync=store needs Linux
+algo=a2c | parallel samplers need Linux num_workers=0
+algo=a3c num_workers=0 | sync=store needs Linux
 
-algo=ga3c | parallel samplers need Linux serial=true
-learners=2 serial=true | several learners need Linux
+algo=ga3c | parallel samplers need Linux num_workers=0
+learners=2 num_workers=0 | several learners need Linux
 """
 
 
@@ -393,7 +395,7 @@ def test_preset_follows_num_envs_where_no_option_says_otherwise(
 
 
 def test_one_environment_in_one_process_can_be_had() -> None:
-    config = parse_arguments(["algo=a3c", "num_envs=1", "num_groups=1", "serial=true"])
+    config = parse_arguments(["algo=a3c", "num_envs=1", "num_groups=1", "num_workers=0"])
     assert (config.sampler.num_envs, config.sampler.num_groups) == (1, 1)
 
 

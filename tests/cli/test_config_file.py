@@ -39,8 +39,8 @@ OTHERWISE = {
     "rainbow": ["batch_size=96", "evaluation_interval=0"],
     "paac": ["num_envs=6", "lr=0.0123456789", "max_gradient_norm=none"],
     "ga3c": ["num_envs=12", "num_groups=6", "tuner=false"],
-    "a2c": ["env=catch", "serial=true", "num_envs=1", "num_groups=1", "decorrelation_steps=0"],
-    "a3c": ["serial=true", "learners=2", "cpus=[0,1]", "affinity=auto"],
+    "a2c": ["env=catch", "num_workers=0", "num_envs=1", "num_groups=1", "decorrelation_steps=0"],
+    "a3c": ["num_workers=0", "learners=2", "cpus=[0,1]", "affinity=auto"],
     "a2c_baselines": ["cpus=[0]", "affinity=auto", "total_steps=3e6", "atari.frame_skip=3"],
 }
 
@@ -253,7 +253,9 @@ def test_file_that_changes_while_runs_are_checked_is_refused(tmp_path) -> None:
 @pytest.mark.timeout(300)
 def test_sweep_goes_on_with_the_file_as_it_was(tmp_path) -> None:
     folder = tmp_path / "sweep"
-    short = "env: catch\nserial: true\ntotal_steps: 160\nlog_interval: 80\ndecorrelation_steps: 0\n"
+    short = (
+        "env: catch\nnum_workers: 0\ntotal_steps: 160\nlog_interval: 80\ndecorrelation_steps: 0\n"
+    )
     file = written(tmp_path, short + "run_dir: elsewhere\n")
     assert main(["sweep", file, "seed=0..1", f"sweep_dir={folder}"]) == 0
     written(tmp_path, "env: CartPole-v1\n")
@@ -261,7 +263,7 @@ def test_sweep_goes_on_with_the_file_as_it_was(tmp_path) -> None:
     assert main(["sweep", f"resume={folder}"]) == 0
     for seed in (0, 1):
         tree = OmegaConf.load(folder / "runs" / f"catch-a2c-{seed}" / "config.yaml")
-        assert (tree.total_steps, tree.seed, tree.serial) == (160, seed, True)
+        assert (tree.total_steps, tree.seed, tree.sampler.num_workers) == (160, seed, 0)
 
 
 def test_home_directory_may_be_a_tilde_also_where_the_shell_leaves_it(

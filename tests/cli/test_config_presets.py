@@ -104,7 +104,7 @@ ppo_mujoco: num_envs=1 horizon=2048 minibatch_size=64 epochs=10 lr=0.0003 lr_sch
   entropy_coefficient=0.0 value_coefficient=0.25 max_gradient_norm=0.5 normalize_advantage=true
   normalize_observation=true normalize_reward=true scale_actions=false adam_eps=1e-05
   decorrelation_steps=0 total_steps=1_000_000
-ppo_mujoco num_envs=8 serial=false: num_envs=8 horizon=256
+ppo_mujoco num_envs=8 num_workers=none: num_envs=8 horizon=256
 dqn: num_envs=32 horizon=4 batch_size=32 lr=0.00025 rmsprop_decay=0.95 rmsprop_eps=1e-06
   training_intensity=8.0 learning_starts=50_000 target_update_interval=10_000 epsilon_final=0.1
   epsilon_steps=1_000_000 epsilon_evaluation=0.05 buffer_size=1_000_000

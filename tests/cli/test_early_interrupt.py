@@ -39,7 +39,7 @@ class Finder:
             Interrupt()
 
 sys.meta_path.insert(0, Finder())
-sys.argv = ["accel_rl", "env=catch", "serial=true", "learners=1", "total_steps=2000", "run_dir=run"]
+sys.argv = "accel_rl env=catch num_workers=0 learners=1 total_steps=2000 run_dir=run".split()
 runpy.run_module("accel_rl", run_name="__main__", alter_sys=True)
 """
 

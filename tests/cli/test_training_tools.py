@@ -30,7 +30,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_evaluate_prints_a_table_and_says_where_the_file_is(run_dir, tmp_path, capsys) -> None:
     out = tmp_path / "scores.json"
-    options = ["num_steps=2e2", "num_envs=2", "serial=true", f"out={out}"]
+    options = ["num_steps=2e2", "num_envs=2", "num_workers=0", f"out={out}"]
     assert main(["evaluate", str(run_dir), *options]) == 0
     printed = capsys.readouterr().out
     assert "216 steps in 2 environments" in printed
@@ -117,7 +117,7 @@ def test_file_that_cannot_be_written_gives_one_message(
     out = tmp_path / "scores.json"
     monkeypatch.setattr("secrets.token_hex", lambda _: "0")
     (tmp_path / ".scores.json.0.part").mkdir()  # in the way of the temporary file
-    options = ["num_steps=20", "num_envs=2", "serial=true", f"out={out}"]
+    options = ["num_steps=20", "num_envs=2", "num_workers=0", f"out={out}"]
     assert main(["evaluate", str(run_dir), *options]) == 1
     err = capsys.readouterr().err
     assert err.startswith("error: ")

@@ -76,7 +76,12 @@ def last_row(run_dir: Path, *options: str) -> dict[str, str]:
 
 
 def test_own_algorithm_learns(tmp_path: Path) -> None:
-    options = ["algo=examples.own_algorithm:make", "env=catch", "serial=true", "total_steps=40000"]
+    options = [
+        "algo=examples.own_algorithm:make",
+        "env=catch",
+        "num_workers=0",
+        "total_steps=40000",
+    ]
     row = last_row(tmp_path / "run", *options, "learners=1")
     assert float(row["episode_return_raw_mean"]) > 0.6  # -0.6 by chance
     assert float(row["divergence"]) > 0

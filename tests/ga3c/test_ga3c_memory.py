@@ -201,5 +201,5 @@ def test_run_with_a_memory_is_evaluated_goes_on_and_is_loaded(tmp_path: Path) ->
 )
 def test_what_was_shown_at_the_beginning_is_remembered(memory, is_learned, tmp_path) -> None:
     run_dir = run(tmp_path / "run", *memory, "total_steps=14000")
-    score = evaluate_run(run_dir, EvaluateOptions(num_steps=800, serial=True), quiet()).mean
+    score = evaluate_run(run_dir, EvaluateOptions(num_steps=800, num_workers=0), quiet()).mean
     assert score > 0.9 if is_learned else score < 0.5

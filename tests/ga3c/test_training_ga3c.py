@@ -236,7 +236,7 @@ def test_diverged_learning_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ("arguments", "tokens"),
     [
         ("learners=2", "algo=ga3c has one model"),
-        ("serial=true", "agents in processes"),
+        ("num_workers=0", "agents in processes"),
         ("sync=store", "for several learners"),
         ("min_training_batch=501", "training queue"),
         ("tuner=false max_agents=40", "learner.tuner is false"),

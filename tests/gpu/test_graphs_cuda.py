@@ -319,7 +319,7 @@ def test_recorded_iteration_starts_few_operations(arguments: str, most: int) -> 
     """Acting is one start for each row of a group, and there is one update an iteration."""
     found = {}
     for choice in ("on", "off"):
-        given = f"{arguments} num_envs=8 serial=true device=cuda cuda_graphs={choice}"
+        given = f"{arguments} num_envs=8 num_workers=0 device=cuda cuda_graphs={choice}"
         parts = build(parse_arguments([*given.split(), "run_dir=runs/none"]))
         with contextlib.closing(parts.sampler), parts.server as server:
             parts.start(None)

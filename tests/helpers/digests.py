@@ -84,7 +84,7 @@ def _alone(options: Mapping[str, str]) -> Callable[[Path], Path]:
 
 
 def _launch(options: Mapping[str, str], run_dir: Path) -> Path:
-    given = {"serial": "true", "decorrelation_steps": "0", "sync": "all_reduce", **options}
+    given = {"num_workers": "0", "decorrelation_steps": "0", "sync": "all_reduce", **options}
     train(run_dir, *(f"{key}={value}" for key, value in given.items()))
     return run_dir
 

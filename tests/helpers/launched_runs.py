@@ -18,7 +18,7 @@ from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 
 REPOSITORY = Path(__file__).parents[2]
 CATCH = ("env=catch", "num_envs=4", "learners=2")
-SMALL = ("algo=a2c", *CATCH, "serial=true", "log_interval=400", "checkpoint_interval=800")
+SMALL = ("algo=a2c", *CATCH, "num_workers=0", "log_interval=400", "checkpoint_interval=800")
 ENDLESS = "total_steps=10000000"
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone")
 

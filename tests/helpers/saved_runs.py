@@ -17,7 +17,7 @@ from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint, save_che
 from accel_rl.spaces import Leaf, discrete
 from accel_rl.training.train import train
 
-SMALL = ["serial=true", "num_envs=2", "decorrelation_steps=0", "log_interval=40"]
+SMALL = ["num_workers=0", "num_envs=2", "decorrelation_steps=0", "log_interval=40"]
 
 SMALL_DQN = ["algo=dqn", "horizon=4", "learning_starts=20", "buffer_size=200", "batch_size=8"]
 Q_LEARNING = SMALL_DQN[1:]
@@ -25,7 +25,7 @@ SMALL_OPTIONS = {
     **dict.fromkeys(("dqn", "async_dqn", "double_dqn", "cat_dqn", "rainbow"), Q_LEARNING),
     "r2d2": ["learning_starts=400", "buffer_size=2000", "total_steps=440"],
     "pqn": ["minibatch_size=64"],
-    "ga3c": ["serial=false", "num_envs=4"],
+    "ga3c": ["num_workers=none", "num_envs=4"],
     "ppo_mujoco": ["env=control_envs:Swing", "horizon=16", "minibatch_size=32"],
     "sac": ["env=control_envs:Swing", *Q_LEARNING],
 }

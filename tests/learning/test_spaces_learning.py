@@ -33,7 +33,7 @@ def scores(folder: Path, options: tuple[str, ...], num_steps: int, played: int) 
     for steps, more in ((1, {"lr": "lr=1e-9"}), (num_steps, {})):
         arguments = {**given, **more}.values()
         run_dir = trained(folder / str(steps), *arguments, f"total_steps={steps}")
-        evaluation = EvaluateOptions(num_steps=played, num_envs=8, serial=True, greedy=True)
+        evaluation = EvaluateOptions(num_steps=played, num_envs=8, num_workers=0, greedy=True)
         found.append(evaluate_run(run_dir, evaluation, quiet()).mean)
     return found
 

@@ -71,7 +71,9 @@ def test_network_that_takes_the_environment_s_observations_alone_is_trained(
     options: tuple[str, ...], tmp_path
 ) -> None:
     run_dir = trained(tmp_path / "run", "env=test_models_own_examples:OneToFive", *options)
-    assert evaluate_run(run_dir, EvaluateOptions(num_steps=50, serial=True), quiet()).num_games > 0
+    assert (
+        evaluate_run(run_dir, EvaluateOptions(num_steps=50, num_workers=0), quiet()).num_games > 0
+    )
 
 
 @pytest.mark.parametrize(("head", "name"), [(A, "Words"), (QHead(A), "words_of_actions")])

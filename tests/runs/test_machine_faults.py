@@ -165,7 +165,7 @@ COMMANDS = {
         "cannot write .*run/.*; change that, or resume a c",
     ),
     "evaluate": (
-        ["evaluate", "run", "num_steps=20", "num_envs=2", "serial=true"],
+        ["evaluate", "run", "num_steps=20", "num_envs=2", "num_workers=0"],
         "out=run/evaluation.json: run may not be written to; choose another",
     ),
     "play": (["play", "run", "max_steps=20"], "run may not be written to; choose another"),

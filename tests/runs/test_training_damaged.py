@@ -143,7 +143,7 @@ def tell(tool: str, run_dir: Path, capsys: Any) -> str:
         text = str(caught.value)
     else:
         arguments = {
-            "evaluate": ["evaluate", str(run_dir), "serial=true", "num_envs=2", "num_steps=20"],
+            "evaluate": ["evaluate", str(run_dir), "num_workers=0", "num_envs=2", "num_steps=20"],
             "play": ["play", str(run_dir), "max_steps=20", "out=" + str(run_dir / "game.gif")],
             "resume": [f"resume={run_dir}", "total_steps=80"],
         }

@@ -71,7 +71,7 @@ def test_tools_that_cannot_write_say_so_in_a_sentence(
     arguments = ["algo=a2c", "env=catch", "sweep_dir=out"]
     if tool != "sweep":
         arguments = [str(trained(tmp_path / "run", "env=catch")), f"out=out.{SUFFIXES[tool]}"]
-    steps = {"evaluate": ["num_steps=20", "serial=true"], "play": ["max_steps=20"]}
+    steps = {"evaluate": ["num_steps=20", "num_workers=0"], "play": ["max_steps=20"]}
     monkeypatch.setattr("pathlib.Path.replace", fail_with(errno.ENOSPC))
     assert main([tool, *arguments, *steps.get(tool, [])]) == 1
     said = capsys.readouterr().err

@@ -62,7 +62,7 @@ def foreign_run(folder: Path) -> Path:
 
 
 COMMANDS = {
-    "evaluate": ["evaluate", "run", "num_steps=20", "num_envs=2", "serial=true"],
+    "evaluate": ["evaluate", "run", "num_steps=20", "num_envs=2", "num_workers=0"],
     "play": ["play", "run", "max_steps=5", "out=game.gif"],
     "package": ["package", "run"],
     "resume": ["resume=run", "total_steps=80"],
@@ -194,7 +194,7 @@ def test_trust_without_a_file_is_refused(command, capsys) -> None:
 
 
 def make_sweep(here: Path) -> None:
-    (here / "all.yaml").write_text("serial: true\nsampler: {num_envs: 2}\n")
+    (here / "all.yaml").write_text("sampler: {num_envs: 2, num_workers: 0}\n")
     runs = plan_runs({"env": "mine:Catch", "seed": "0", "total_steps": "40"}, "all.yaml")
     make_directory(SweepOptions(sweep_dir="swept", config="all.yaml"), runs)
 

@@ -118,9 +118,9 @@ class Moving(Changing):
 @SLOW
 def test_run_in_this_process_and_its_evaluation_are_where_they_were_begun(told, tmp_path) -> None:
     handler = signal.getsignal(signal.SIGINT)
-    trained(Path("runs/mine"), f"env={__name__}:Moving", "algo=a2c", "serial=true", "tracker=[]")
+    trained(Path("runs/mine"), f"env={__name__}:Moving", "algo=a2c", "num_workers=0", "tracker=[]")
     assert Path.cwd() == tmp_path and signal.getsignal(signal.SIGINT) is handler
-    evaluate_run("runs/mine", EvaluateOptions(num_steps=4, num_envs=2, serial=True), quiet())
+    evaluate_run("runs/mine", EvaluateOptions(num_steps=4, num_envs=2, num_workers=0), quiet())
     assert Path.cwd() == tmp_path
     files = {path.name for path in (tmp_path / "runs" / "mine").iterdir()}
     assert files >= {"config.yaml", "metrics.csv", "train.log", "evaluation.json"}

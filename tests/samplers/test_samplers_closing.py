@@ -251,7 +251,7 @@ def test_constructor_that_fails_leaves_no_descriptor(monkeypatch):
             return eventfd(*arguments)
 
         monkeypatch.setattr(os, "eventfd", limited)
-        with pytest.raises(SamplerError, match=r"2 workers .*`ulimit -n`.*serial=true"):
+        with pytest.raises(SamplerError, match=r"2 workers .*`ulimit -n`.*num_workers=0"):
             ParallelSampler(ToyEnv, config=CONFIG)
         assert num_descriptors() == before
 
@@ -285,7 +285,7 @@ def join_closing_thread(sampler: ParallelSampler) -> None:
     assert not thread.is_alive(), "the thread waits for the one that waits for it"
 
 
-REMEDIES = "2 workers .*: {}; .*`ulimit -n`, `ulimit -u`.*num_workers.*serial=true"
+REMEDIES = "2 workers .*: {}; .*`ulimit -n`, `ulimit -u`.*num_workers.*num_workers=0"
 
 
 @pytest.mark.parametrize(

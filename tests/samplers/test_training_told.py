@@ -55,7 +55,7 @@ class Narrow(Vectors):
 
 
 def run(name: str, run_dir: Path, *options: str) -> str:
-    small = ("serial=true", "total_steps=80", "decorrelation_steps=0", "learners=1")
+    small = ("num_workers=0", "total_steps=80", "decorrelation_steps=0", "learners=1")
     options = (*small, *options, f"run_dir={run_dir}")
     console = Console(file=io.StringIO(), width=1_000)
     train(parse_arguments([f"env=test_training_told:{name}", *options]), console)

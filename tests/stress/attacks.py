@@ -25,7 +25,7 @@ from accel_rl.system.signing import key_path
 
 MOST_SECONDS = 60.0
 MOST_MORE_MEMORY = 300.0
-SMALL = ["env=catch", "serial=true", "horizon=5", "num_envs=2", "decorrelation_steps=0"]
+SMALL = ["env=catch", "num_workers=0", "horizon=5", "num_envs=2", "decorrelation_steps=0"]
 
 
 def run(folder: Path, arguments: list[str]) -> tuple[int, str, float, float]:

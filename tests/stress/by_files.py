@@ -176,7 +176,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "TorchScript in place of a checkpoint": (script, "evaluate"),
 }
 COMMANDS = {
-    "evaluate": ["evaluate", "run", "num_steps=20", "num_envs=2", "serial=true"],
+    "evaluate": ["evaluate", "run", "num_steps=20", "num_envs=2", "num_workers=0"],
     "plot": ["plot", "run"],
     "config": ["config=run/config.yaml", "run_dir=new", "total_steps=40"],
     "resume": ["resume=run", "total_steps=80"],

@@ -33,7 +33,7 @@ LENGTH = (f"total_steps={TOTAL_STEPS}",)
 A2C = ("algo=a2c", *CATCH, *RECORDS, *LENGTH)
 WORKERS = ("learners=1", "num_workers=2", f"step_timeout_seconds={STEP_SECONDS}")
 RAISE = "on_worker_failure=raise"
-LEARNERS = ("learners=2", "serial=true", f"learner_timeout_seconds={LEARNER_SECONDS}")
+LEARNERS = ("learners=2", "num_workers=0", f"learner_timeout_seconds={LEARNER_SECONDS}")
 TORCHRUN = ("-m", "torch.distributed.run")
 TRAIN = ("-m", "accel_rl")
 SCRIPT = "launch/train.py"
@@ -76,9 +76,9 @@ class Expected:
     named: str | None = None
 
 
-SERIAL_TWIN = (*A2C, "serial=true", "learners=1")
+SERIAL_TWIN = (*A2C, "num_workers=0", "learners=1")
 OVERLAP_TWIN = (*A2C, "learners=1", "num_workers=2", "overlap=true")
-STEP_TWIN = (*A2C, "learners=2", "serial=true")
+STEP_TWIN = (*A2C, "learners=2", "num_workers=0")
 EVALUATING = ("evaluation_interval=800", "evaluation_steps=100", "evaluation_envs=2")
 
 
@@ -142,7 +142,7 @@ def _of_several(folder: Path) -> dict[str, Way]:
     torchrun = (*TORCHRUN, "--nproc-per-node=2", "--standalone", SCRIPT)
     store = (*TRAIN, *A2C, *LEARNERS, "sync=store", into)
     swept = [x for x in A2C if not x.startswith("seed=")]
-    sweep = ("seed=3,4", "serial=true", "slots=2", f"sweep_dir={folder}")
+    sweep = ("seed=3,4", "num_workers=0", "slots=2", f"sweep_dir={folder}")
     return {
         "in step": Way(
             programs=((*TRAIN, *A2C, *LEARNERS, into),),

@@ -17,7 +17,7 @@ from launched_runs import REPOSITORY, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
-SMALL = ["env=catch", "serial=true", "num_envs=4", "decorrelation_steps=0", "log_interval=200"]
+SMALL = ["env=catch", "num_workers=0", "num_envs=4", "decorrelation_steps=0", "log_interval=200"]
 # Slurm's srun starts a command on each node and hands on SIGTERM.
 STAND_INS = {
     "srun": """trap 'kill -TERM $pids' TERM

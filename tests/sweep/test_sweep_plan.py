@@ -172,7 +172,7 @@ def test_learners_among_whom_runs_cannot_be_divided_are_refused_before_any_run()
 
 
 def test_plan_that_is_written_is_the_one_that_is_read(tmp_path) -> None:
-    runs = plan_runs({"algo": "a2c,ppo", "seed": "0,1", "total_steps": "1e6", "serial": "true"})
+    runs = plan_runs({"algo": "a2c,ppo", "seed": "0,1", "total_steps": "1e6", "num_workers": "0"})
     write_plan(tmp_path, runs)
     assert read_plan(tmp_path) == runs
     tree = OmegaConf.to_container(OmegaConf.load(tmp_path / "sweep.yaml"))

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("warm_sweeps")
 OPTIONS = {
     "env": "catch",
     "total_steps": "160",
-    "serial": "true",
+    "num_workers": "0",
     "num_envs": "2",
     "decorrelation_steps": "0",
     "log_interval": "40",

@@ -25,7 +25,7 @@ from accel_rl.system.stopping import StopRequest
 pytestmark = pytest.mark.usefixtures("warm_sweeps")
 
 REPOSITORY = Path(__file__).parents[2]
-SHORT = ["serial=true", "total_steps=160", "log_interval=80", "decorrelation_steps=0"]
+SHORT = ["num_workers=0", "total_steps=160", "log_interval=80", "decorrelation_steps=0"]
 ENDLESS = ["env=catch", "total_steps=1e9", "log_interval=2000", "decorrelation_steps=0"]
 
 
@@ -105,7 +105,7 @@ def in_order(processes: list[psutil.Process]) -> list[psutil.Process]:
 @pytest.mark.processes
 def test_runs_of_two_learners_fail_and_stop_as_one_and_go_on(tmp_path, capsys) -> None:
     folder = tmp_path / "sweep"
-    options = ["seed=0,1", *ENDLESS, "learners=2", "gpus=0", "serial=true", "slots=2"]
+    options = ["seed=0,1", *ENDLESS, "learners=2", "gpus=0", "num_workers=0", "slots=2"]
     with swept(folder, *options) as process:
         launchers = in_order(psutil.Process(process.pid).children())
         learners = [in_order(launcher.children()) for launcher in launchers]

@@ -160,7 +160,7 @@ def test_package_behind_links_is_read_without_torchs_reader(folder, run_dir, mon
 @pytest.mark.slow
 def test_package_is_evaluated_and_plotted_as_a_run(folder, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    report = evaluate_run(folder, EvaluateOptions(num_steps=200, num_envs=2, serial=True))
+    report = evaluate_run(folder, EvaluateOptions(num_steps=200, num_envs=2, num_workers=0))
     assert (report.checkpoint_steps, report.num_games > 0) == (40, True)
     assert main(["plot", str(folder)]) == 0
 

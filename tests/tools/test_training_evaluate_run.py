@@ -30,7 +30,7 @@ from accel_rl.tools.human_scores import human_normalized
 
 
 def evaluate(run_dir: Path, **options: Any) -> EvaluationReport:
-    given: dict[str, Any] = {"serial": True, "num_steps": 200, "overwrite": True, **options}
+    given: dict[str, Any] = {"num_workers": 0, "num_steps": 200, "overwrite": True, **options}
     return evaluate_run(run_dir, EvaluateOptions(**given), quiet())
 
 
@@ -92,7 +92,7 @@ def test_file_holds_the_report_and_is_replaced_if_asked_alone(
 @pytest.mark.slow
 @pytest.mark.processes
 def test_workers_play_the_same_games_as_this_process(counting) -> None:
-    assert evaluate(counting, serial=False) == evaluate(counting, serial=True)
+    assert evaluate(counting, num_workers=None) == evaluate(counting, num_workers=0)
 
 
 def test_seed_of_the_evaluation_chooses_the_games(counting) -> None:
@@ -246,7 +246,7 @@ def test_run_of_agents_in_processes_can_be_evaluated_without(monkeypatch, counti
         "accel_rl.tools.evaluate.play_games",
         lambda sampler, *_, **numbers: samplers.append(sampler) or Evaluation([], 0, 0),
     )
-    evaluate(counting, serial=True)
+    evaluate(counting, num_workers=0)
     assert isinstance(samplers[0], SerialSampler)
 
 

@@ -16,7 +16,7 @@ from accel_rl.tools.measurements import plot_measurements
 from accel_rl.tools.plot import PlotOptions
 from accel_rl.training.train import train
 
-COMMON = ("env=catch", "serial=true", "decorrelation_steps=0", "log_norms=true")
+COMMON = ("env=catch", "num_workers=0", "decorrelation_steps=0", "log_norms=true")
 RUNS = {
     "a2c": "num_envs=4 total_steps=200 log_interval=40 gradient_cosine_interval=2",
     "ppo": (

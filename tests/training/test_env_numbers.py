@@ -68,14 +68,14 @@ def test_training_evaluations_and_a_tried_network_have_environments_of_their_own
     # Looked at, trained in, tried, and for each of two evaluations looked at and played in.
     assert MADE == [0, 0, 1, 5, *(2, 2, 3, 4) * 2]
     MADE.clear()
-    options = EvaluateOptions(num_steps=4, num_envs=2, serial=True)
+    options = EvaluateOptions(num_steps=4, num_envs=2, num_workers=0)
     evaluate_run(run_dir, options, quiet())
     assert MADE == [0, 0, 1, 2]
 
 
 @pytest.mark.parametrize(("sync", "numbers"), [("all_reduce", [4, 4, 5]), ("store", [8, 8, 9])])
 def test_each_learner_numbers_on_from_those_before(sync: str, numbers: list[int]) -> None:
-    options = [f"env={__name__}:make", "serial=true", "num_envs=8", "learners=4", "gpus=0"]
+    options = [f"env={__name__}:make", "num_workers=0", "num_envs=8", "learners=4", "gpus=0"]
     config = parse_arguments(["algo=a2c", *options, f"sync={sync}"])
     ranks = Ranks(rank=2 if sync == "all_reduce" else 1, size=4)
     sampler = make_sampler(config, sampler_share(config, ranks), 0, CPU, ranks)

@@ -11,7 +11,7 @@ from accel_rl.cli.parse import parse_arguments
 from accel_rl.training.build import build
 from accel_rl.training.train import ALONE, first_lines
 
-CATCH = "env=catch serial=true"
+CATCH = "env=catch num_workers=0"
 UNEVEN = "env=catch num_groups=1 num_workers=2 total_steps=60"
 FEW = "env=catch num_envs=2 num_groups=2 total_steps=60"
 
@@ -39,7 +39,7 @@ def lines(options: str) -> str:
         (f"{CATCH} num_envs=4 total_steps=9", "smaller horizon or num_envs", True),
         (f"{CATCH} num_envs=4 total_steps=15", "smaller horizon or num_envs", False),
         (f"{CATCH} memory=lstm horizon=1", "use a larger horizon", True),
-        ("env=FrozenLake-v1 serial=true", "FlattenObservation", True),
+        ("env=FrozenLake-v1 num_workers=0", "FlattenObservation", True),
     ],
 )
 def test_what_people_should_know_is_said(options: str, words: str, is_said: bool) -> None:

@@ -24,7 +24,9 @@ from accel_rl.training.train import RunError, train
 
 def make_config(tmp_path: Path) -> TrainConfig:
     run_dir = f"run_dir={tmp_path / 'run'}"
-    return parse_arguments(["env=catch", "serial=true", "total_steps=1000", "num_envs=4", run_dir])
+    return parse_arguments(
+        ["env=catch", "num_workers=0", "total_steps=1000", "num_envs=4", run_dir]
+    )
 
 
 def lose_another(*_: object, **__: object) -> None:

@@ -43,7 +43,7 @@ from accel_rl.training.records import Records
 from accel_rl.training.train import RunError
 
 EVALUATED = {"evaluation_interval": "500", "evaluation_steps": "50", "evaluation_envs": "2"}
-SMALL = {"env": "catch", "serial": "true", "total_steps": "1000", "checkpoint_interval": "1000"}
+SMALL = {"env": "catch", "num_workers": "0", "total_steps": "1000", "checkpoint_interval": "1000"}
 
 
 BRIEF = (
@@ -128,12 +128,14 @@ def test_learner_that_has_a_part_of_the_given_cpus_evaluates_on_it(monkeypatch) 
     given = ",".join(map(str, [own, *others, 511]))
     config = parse_arguments(["env=catch", f"cpus={given}"])
     seeds = np.random.SeedSequence(0)
-    with make_evaluation_sampler(config, 2, seeds, torch.device("cpu"), serial=False) as sampler:
+    with make_evaluation_sampler(
+        config, 2, seeds, torch.device("cpu"), num_workers=None
+    ) as sampler:
         assert {cpu for cpus in sampler.plan.worker_cpus for cpu in cpus} == {own}
 
 
 def test_evaluations_play_the_policy_for_evaluations() -> None:
-    options = ["algo=dqn", "env=saved_runs:Pay", "serial=true", "evaluation_steps=60"]
+    options = ["algo=dqn", "env=saved_runs:Pay", "num_workers=0", "evaluation_steps=60"]
     config = parse_arguments([*options, "learner.epsilon_evaluation=0"])
     agent = agent_of(config, config.probe_spec(), torch.device("cpu"))
     assert agent.epsilon.item() == 1.0
@@ -165,7 +167,7 @@ def evaluated_by(
     """What each of ``num`` learners, threads here, gets: rows, or None where it broke off."""
     store = HashStore()
     options = ["evaluation_interval=1", "evaluation_steps=100", "evaluation_envs=3", *more]
-    config, cpu = parse_arguments(["env=catch", "serial=true", *options]), torch.device("cpu")
+    config, cpu = parse_arguments(["env=catch", "num_workers=0", *options]), torch.device("cpu")
     teams = [Team(Ranks(rank, num, rank, num), store, 30.0) for rank in range(num)]
     torch.manual_seed(0)
     agents = [agent_of(config, config.probe_spec(), cpu)]
@@ -235,7 +237,7 @@ def test_evaluation_that_one_learner_breaks_off_is_none(who: int) -> None:
 def test_posted_evaluation_of_something_else_is_refused() -> None:
     store = HashStore()
     first, second = (Team(Ranks(rank, 2, rank, 2), store, 1.0) for rank in range(2))
-    config = parse_arguments(["env=catch", "serial=true"])
+    config = parse_arguments(["env=catch", "num_workers=0"])
     agent = agent_of(config, config.probe_spec(), torch.device("cpu"))
     for said in ("games", [[[1, 2]], 0, 0]):
         second.post(said)
@@ -286,7 +288,7 @@ def test_policy_of_the_best_evaluation_is_kept_where_the_run_goes_on(tmp_path, m
     for total_steps, number in ((60, 1), (80, 1)):
         assert main([f"resume={run_dir}", f"total_steps={total_steps}"]) == 0
         scripted.check(run_dir, number, 3.0)
-    small = EvaluateOptions(checkpoint="best", num_steps=20, num_envs=2, serial=True)
+    small = EvaluateOptions(checkpoint="best", num_steps=20, num_envs=2, num_workers=0)
     assert evaluate_run(run_dir, small).checkpoint_steps == scripted.policies[1][0]
 
 
@@ -313,7 +315,9 @@ def test_policy_of_the_best_evaluation_is_kept_with_ga3c(tmp_path, monkeypatch) 
     monkeypatch.setattr(Evaluator, "_play", play_and_push)
     monkeypatch.setattr(Records, "evaluate", note)
     scripted = Scripted(monkeypatch, [1.0])
-    options = "algo=ga3c env=catch model=mlp tuner=false num_envs=4 serial=false total_steps=600"
+    options = (
+        "algo=ga3c env=catch model=mlp tuner=false num_envs=4 num_workers=none total_steps=600"
+    )
     evaluated = "evaluation_interval=500 evaluation_steps=50 evaluation_envs=2"
     scripted.check(trained(tmp_path, *options.split(), *evaluated.split()), 0, 1.0)
 

@@ -74,7 +74,7 @@ def test_run_writes_the_mean_of_what_last_steps_told(tmp_path: Path) -> None:
 
 def check_evaluation(run_dir: Path) -> None:
     """The score of the saved run."""
-    options = EvaluateOptions(serial=True, num_steps=50, num_envs=1)
+    options = EvaluateOptions(num_workers=0, num_steps=50, num_envs=1)
     report = evaluate_run(run_dir, options, quiet())
     assert report.info_means["is_success"] == pytest.approx(successes(1, report.num_games))
     assert report.info_means["never"] is None and set(report.info_means) == set(KEYS)
@@ -97,7 +97,7 @@ class Boundless(TellingEnv):
 def test_infinite_numbers_leave_the_evaluation_s_file_valid_json(tmp_path: Path) -> None:
     options = ("env=test_training_info:Boundless", "model=mlp", "info_keys=[infinite,place]")
     run_dir = trained(tmp_path / "run", *options)
-    evaluate_run(run_dir, EvaluateOptions(serial=True, num_steps=50, num_envs=1), quiet())
+    evaluate_run(run_dir, EvaluateOptions(num_workers=0, num_steps=50, num_envs=1), quiet())
     text = (run_dir / "evaluation.json").read_text()
     found = json.loads(text, parse_constant=pytest.fail)["info_means"]
     assert found["infinite"] is None and found["place"] > 100
@@ -131,7 +131,7 @@ def test_environment_of_ones_own_gets_columns_without_the_option(tmp_path: Path)
 @pytest.mark.processes
 @pytest.mark.slow
 def test_run_of_ga3c_has_the_columns(tmp_path: Path) -> None:
-    options = "algo=ga3c serial=false num_groups=2 total_steps=400 model=mlp tuner=false"
+    options = "algo=ga3c num_workers=none num_groups=2 total_steps=400 model=mlp tuner=false"
     more = ("log_interval=100", "min_training_batch=1")
     run_dir = trained(tmp_path / "run", TELLING[0], ALL, *options.split(), *more)
     last = numbers_of(run_dir / "metrics.csv")[-1]

@@ -26,7 +26,7 @@ def status(steps: int = 1000, score: float = 3.0) -> Status:
             "episode_return_raw_max": 9.0,
         },
         split=TimeSplit(0.4, 0.22, 0.35, 0.03, 0.7),
-        bottleneck=Bottleneck("simulators", 0.4, "serial=false steps them in parallel"),
+        bottleneck=Bottleneck("simulators", 0.4, "num_workers=none steps in parallel"),
     )
 
 
@@ -52,7 +52,7 @@ def test_panel_fills_the_terminal_with_a_curve_and_leaves_lines_for_messages(
     assert {cell_len(each) for each in drawn} == {width}
     assert len(drawn) == lines
     text = "\n".join(drawn)
-    assert "serial=false" in text and "this is the first of 4" in text
+    assert "num_workers=none" in text and "this is the first of 4" in text
     assert ("score, 0 to 0.8" in text) == (height > 15)
 
 

@@ -63,7 +63,7 @@ def test_each_iteration_collects_updates_then_records(tmp_path) -> None:
 
 def test_simulators_that_begin_anew_do_not_repeat_what_they_did() -> None:
     config, first = (
-        parse_arguments(["env=counting_env:CountingEnv", "serial=true", "num_envs=2"]),
+        parse_arguments(["env=counting_env:CountingEnv", "num_workers=0", "num_envs=2"]),
         set(),
     )
     for steps in (None, 100, 200):

@@ -333,7 +333,7 @@ def test_table_that_is_deleted_before_its_first_new_row_has_a_header(tmp_path) -
 
 @pytest.mark.slow
 def test_run_whose_metrics_are_deleted_goes_on_and_can_be_plotted_and_resumed(tmp_path) -> None:
-    run_dir, options = tmp_path / "run", ["serial=true", "num_envs=2", "log_interval=400"]
+    run_dir, options = tmp_path / "run", ["num_workers=0", "num_envs=2", "log_interval=400"]
     rows: list[float] = []
 
     def on_row(row) -> None:

@@ -31,7 +31,7 @@ def no_curve() -> Iterator[None]:
 
 
 def config(tmp_path: Path, algo: str = "a2c") -> TrainConfig:
-    small = [*SMALL, *["serial=true"] * (algo != "ga3c")]
+    small = [*SMALL, *["num_workers=0"] * (algo != "ga3c")]
     return parse_arguments([f"algo={algo}", *small, f"run_dir={tmp_path / 'run'}"])
 
 
@@ -81,7 +81,7 @@ def test_run_ends_after_max_minutes_and_goes_on(tmp_path, options: str, monkeypa
     seconds = itertools.count()  # one for each look at the clock
     monkeypatch.setattr("accel_rl.system.stopping.monotonic", lambda: float(next(seconds)))
     small = [each for each in SMALL if not each.startswith("total")]
-    given = [*options.split(), *small, "total_steps=200", "serial=true"]
+    given = [*options.split(), *small, "total_steps=200", "num_workers=0"]
     given.append(f"run_dir={tmp_path / 'run'}")
     result = train(parse_arguments([*given, "max_minutes=0.08"]), quiet())
     assert result.is_cut and result.stopped_by is None and result.status is not None
@@ -91,7 +91,7 @@ def test_run_ends_after_max_minutes_and_goes_on(tmp_path, options: str, monkeypa
 
 
 @pytest.mark.parametrize(
-    "options", [["algo=a2c"], slow_processes(["serial=false"]), slow_processes(["algo=ga3c"])]
+    "options", [["algo=a2c"], slow_processes(["num_workers=none"]), slow_processes(["algo=ga3c"])]
 )
 def test_max_minutes_hold_in_the_random_first_steps_which_are_told(
     options: list[str], tmp_path, monkeypatch
@@ -104,7 +104,7 @@ def test_max_minutes_hold_in_the_random_first_steps_which_are_told(
     monkeypatch.setattr("accel_rl.samplers.local_pool.LOOK_SECONDS", 0.0)
     shown, run_dir = io.StringIO(), tmp_path / "run"
     given = ["env=catch", "num_envs=4", "decorrelation_steps=1e6", "total_steps=40"]
-    given += ["serial=true"] if options == ["algo=a2c"] else []
+    given += ["num_workers=0"] if options == ["algo=a2c"] else []
     config = parse_arguments([*given, *options, "max_minutes=1", f"run_dir={run_dir}"])
     with undrawn():
         result = train(config, Console(file=shown, width=200))

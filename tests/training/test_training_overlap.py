@@ -213,7 +213,7 @@ def behind_by_one(config: TrainConfig) -> dict[str, torch.Tensor]:
     "algo", ["vtrace", *(pytest.param(each, marks=pytest.mark.slow) for each in ("lstm", "dqn"))]
 )
 def test_run_equals_one_that_acts_with_parameters_one_iteration_old(algo: str, tmp_path) -> None:
-    arguments = (*SMALL, *ALGORITHMS[algo], "total_steps=320", "serial=true")
+    arguments = (*SMALL, *ALGORITHMS[algo], "total_steps=320", "num_workers=0")
     run_dir = run(tmp_path / "run", *arguments, "overlap=true")
     torch.set_num_threads(1)
     config = parse_arguments([*arguments, "overlap=true"])
@@ -231,14 +231,14 @@ def test_run_equals_one_that_acts_with_parameters_one_iteration_old(algo: str, t
 )
 def test_lag_is_logged(algo: str, updates: int, tmp_path) -> None:
     arguments = (*SMALL, *ALGORITHMS[algo], "total_steps=960", "checkpoint_interval=10000")
-    run_dir = run(tmp_path / "run", *arguments, "serial=true", "overlap=true")
+    run_dir = run(tmp_path / "run", *arguments, "num_workers=0", "overlap=true")
     lags = [float(row["policy_lag"]) for row in table(run_dir / "metrics.csv")]
     assert all(lag == updates for lag in lags[6:])
     assert lags[0] < updates or algo == "dqn"  # its first rollout is not behind
 
 
 def test_ppo_measures_ratios_and_values_from_the_parameters_that_acted() -> None:
-    arguments = (*SMALL, *ALGORITHMS["ppo"], "serial=true")
+    arguments = (*SMALL, *ALGORITHMS["ppo"], "num_workers=0")
     parts = build(parse_arguments(arguments))
     sampler, server, learner = parts.sampler, parts.server, parts.learner
     assert isinstance(learner, PPO)
@@ -290,7 +290,7 @@ def test_learning_goes_on_in_a_thread_while_simulators_are_waited_for(
         return parts
 
     monkeypatch.setattr("accel_rl.training.train.build", build_meeting)
-    run(tmp_path / "run", *SMALL, "total_steps=60", "serial=true", "overlap=true")
+    run(tmp_path / "run", *SMALL, "total_steps=60", "num_workers=0", "overlap=true")
 
 
 @pytest.mark.processes
@@ -364,7 +364,7 @@ LEARNING = {
 @pytest.mark.nightly
 @pytest.mark.parametrize("algo", LEARNING)
 def test_catch_is_learned(algo: str, tmp_path) -> None:
-    arguments = ("env=catch", "serial=true", "log_interval=2000", "decorrelation_steps=0")
+    arguments = ("env=catch", "num_workers=0", "log_interval=2000", "decorrelation_steps=0")
     run_dir = run(tmp_path / "run", *arguments, *LEARNING[algo].split(), "overlap=true")
     returns = [float(row["episode_return_raw_mean"]) for row in table(run_dir / "metrics.csv")]
     assert returns[0] < 0

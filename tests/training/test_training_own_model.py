@@ -70,7 +70,7 @@ RUNS = {
     "dqn": (*Q_OPTIONS, "precision=bfloat16"),
     "a3c": ("horizon=5", "precision=bfloat16"),
     "ppo": ("horizon=20", "minibatch_size=20", "overlap=true", "checkpoint_interval=400"),
-    "ga3c": ("horizon=5", "serial=false", "num_groups=2", "tuner=false"),
+    "ga3c": ("horizon=5", "num_workers=none", "num_groups=2", "tuner=false"),
     "rainbow": (*Q_OPTIONS, "num_atoms=5", "evaluation_interval=40", "evaluation_steps=40"),
 }
 
@@ -156,7 +156,7 @@ def test_network_that_has_changed_since_is_refused_with_the_names(folder: Path) 
 @pytest.mark.processes
 @pytest.mark.slow
 def test_learners_begin_with_the_same_parameters_whatever_each_draws(folder: Path) -> None:
-    options = "algo=a2c env=catch model=my_nets:differing learners=2 serial=true num_envs=4"
+    options = "algo=a2c env=catch model=my_nets:differing learners=2 num_workers=0 num_envs=4"
     more = "decorrelation_steps=0 log_interval=40 total_steps=200"
     with launched(folder / "run", *options.split(), *more.split(), cwd=folder) as run:
         run.ends(0)  # their fingerprints are compared in the first row
@@ -168,7 +168,7 @@ def test_refusal_is_one_message_before_anything_is_made(
     more, folder: Path, monkeypatch, capfd
 ) -> None:
     monkeypatch.chdir(folder)
-    assert main(["algo=a2c", "env=catch", "model=my_nets:Q", "serial=true", *more]) == 1
+    assert main(["algo=a2c", "env=catch", "model=my_nets:Q", "num_workers=0", *more]) == 1
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith(
         "error: model=my_nets:Q: its call with (observation_shape=(10, 5), num_actions=3) failed: "

@@ -233,7 +233,7 @@ def test_bottleneck_is_what_would_save_most(split: TimeSplit, name: str, share: 
 @pytest.mark.parametrize(
     ("split", "options", "on_gpu", "hint"),
     [
-        (TimeSplit(0.9, 0.05, 0.05, 0, 0.9), "serial=true", False, "serial=false"),
+        (TimeSplit(0.9, 0.05, 0.05, 0, 0.9), "num_workers=0", False, "num_workers=none"),
         (TimeSplit(0.9, 0.05, 0.05, 0, 0.9), "", False, "more CPU cores"),
         (TimeSplit(0, 0.9, 0.1, 0, 0.1), "", False, "a GPU or a smaller model"),
         (TimeSplit(0, 0.9, 0.1, 0, 0.1), "", True, "larger num_envs"),

@@ -92,7 +92,7 @@ def audited() -> Iterator[list[object] | list[None]]:
     [
         "",
         pytest.param("overlap=true", marks=pytest.mark.slow),
-        pytest.param("serial=false", marks=[pytest.mark.slow, pytest.mark.processes]),
+        pytest.param("num_workers=none", marks=[pytest.mark.slow, pytest.mark.processes]),
     ],
 )
 def test_iterations_open_no_files_and_look_up_the_cpus_once(

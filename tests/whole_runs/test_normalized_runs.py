@@ -140,7 +140,7 @@ def test_saved_run_is_evaluated_with_its_moments(
 
     monkeypatch.setattr(PolicyAgent, "act", watched)
     options = EvaluateOptions(
-        checkpoint=checkpoint, num_steps=200, num_envs=2, serial=True, overwrite=True
+        checkpoint=checkpoint, num_steps=200, num_envs=2, num_workers=0, overwrite=True
     )
     evaluate_run(run_dir, options, quiet())
     assert len(seen) > 20 and all(seen)
@@ -152,7 +152,7 @@ def test_saved_run_is_evaluated_with_its_moments(
 @pytest.mark.processes
 @pytest.mark.parametrize("options", [("algo=a3c", "horizon=5"), ("algo=appo", *OPTIONS[5:8])])
 def test_learners_with_a_store_share_their_moments(options: tuple[str, ...], tmp_path) -> None:
-    shared = [ENV, "learners=2", "serial=true", "num_envs=4", "decorrelation_steps=0"]
+    shared = [ENV, "learners=2", "num_workers=0", "num_envs=4", "decorrelation_steps=0"]
     given = [*shared, *options, *OPTIONS[2:4], "total_steps=2000", "device=cpu"]
     assert train_program(tmp_path, *given) == ""
     saved = last_checkpoint(tmp_path)

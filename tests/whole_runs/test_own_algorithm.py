@@ -40,7 +40,7 @@ HERE = Path(__file__).parent
 ALGO = "algo=test_own_algorithm:ratio"
 EXAMPLE = "algo=examples.own_algorithm:make"
 SMALL = ["env=catch", "num_envs=4", "log_interval=40"]
-SERIAL = [*SMALL, "serial=true"]
+SERIAL = [*SMALL, "num_workers=0"]
 WHOLE, HALF = "total_steps=160", "total_steps=80"
 
 
@@ -163,7 +163,7 @@ def test_plan_policy_evaluation_and_plot_know_the_algorithm(
     runs = [str(trained(Path(f"run{x}"), ALGO, *SERIAL, f"most={x}")) for x in (2, 3)]
     assert main(["plot", *runs]) == 0
     assert "most=3" in capsys.readouterr().out
-    assert main(["evaluate", runs[0], "num_steps=20", "num_envs=2", "serial=true"]) == 0
+    assert main(["evaluate", runs[0], "num_steps=20", "num_envs=2", "num_workers=0"]) == 0
     assert load_policy(runs[0]).env_spec.num_actions == 3
 
 
@@ -301,7 +301,7 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 COMMANDS = {
-    "evaluate": ["evaluate", "run", "num_steps=20", "num_envs=2", "serial=true"],
+    "evaluate": ["evaluate", "run", "num_steps=20", "num_envs=2", "num_workers=0"],
     "plot": ["plot", "run"],
     "resume": ["resume=run", WHOLE],
     "config": ["config=run/config.yaml", "run_dir=new"],

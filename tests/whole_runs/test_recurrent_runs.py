@@ -28,7 +28,7 @@ A2C = ("algo=a2c", "num_envs=16", "lr=1e-3")
 
 
 def mean_score(run_dir: Path) -> float:
-    return evaluate_run(run_dir, EvaluateOptions(num_steps=800, serial=True), quiet()).mean
+    return evaluate_run(run_dir, EvaluateOptions(num_steps=800, num_workers=0), quiet()).mean
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_velocities_that_are_not_shown_are_learned_where_returns_are_large(tmp_p
     options = (
         "env=examples.hidden_velocity:make algo=ppo memory=lstm num_envs=8 horizon=128 epochs=8"
     )
-    rates = "minibatch_size=256 lr=2.5e-3 gamma=0.98 serial=true total_steps=24000"
+    rates = "minibatch_size=256 lr=2.5e-3 gamma=0.98 num_workers=0 total_steps=24000"
     run_dir = trained(tmp_path / "run", *options.split(), *rates.split())
-    score = evaluate_run(run_dir, EvaluateOptions(num_steps=4_000, serial=True), quiet()).mean
+    score = evaluate_run(run_dir, EvaluateOptions(num_steps=4_000, num_workers=0), quiet()).mean
     assert score > 90
 
 

@@ -8,7 +8,7 @@ import pytest
 from accel_rl.__main__ import main
 from accel_rl.runs.checkpoint import list_checkpoints
 
-SMALL = ["serial=true", "num_envs=2", "decorrelation_steps=0", "log_interval=40"]
+SMALL = ["num_workers=0", "num_envs=2", "decorrelation_steps=0", "log_interval=40"]
 
 LATE = """\
 import sys
@@ -80,7 +80,7 @@ def test_network_that_fails_in_an_evaluation_is_named(
     options = ["env=catch", f"model={late}", f"run_dir={run_dir}", "total_steps=40"]
     assert main([*options, *SMALL]) == 0
     sys.modules["late_network"].calls = 20
-    assert main(["evaluate", str(run_dir), "serial=true", "num_steps=2000"]) == 1
+    assert main(["evaluate", str(run_dir), "num_workers=0", "num_steps=2000"]) == 1
     err = capsys.readouterr().err
     assert err.startswith(f"error: {said}")
     assert f"late_network.py, line {LINE}, in forward)" in err

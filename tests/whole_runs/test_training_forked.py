@@ -31,7 +31,7 @@ if __name__ == "__main__":
 def test_training_ends_and_says_that_it_has_one_thread(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    options = ["env=catch", "serial=true", "total_steps=2000", f"run_dir={tmp_path / 'run'}"]
+    options = ["env=catch", "num_workers=0", "total_steps=2000", f"run_dir={tmp_path / 'run'}"]
     command = [sys.executable, str(script), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr

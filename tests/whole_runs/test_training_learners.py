@@ -38,7 +38,7 @@ from accel_rl.training.train import train as train_here
 @pytest.mark.skipif(len(physical_cores(available_cpus())) != 2, reason="needs two cores")
 def test_learners_that_simulate_themselves_have_a_core_each(tmp_path) -> None:
     options = ("env=breakout", "num_envs=4", "decorrelation_steps=0", "log_interval=40")
-    with launched(tmp_path, *options, "learners=2", "serial=true", "gpus=0", ENDLESS) as run:
+    with launched(tmp_path, *options, "learners=2", "num_workers=0", "gpus=0", ENDLESS) as run:
         run.wait_for_rows()
         cores = [run.learner(rank).cpu_affinity() for rank in (0, 1)]
         assert len(cores[0]) == len(cores[1]) == 1 and cores[0] != cores[1]
@@ -54,9 +54,9 @@ EVALUATED = "evaluation_interval=600 evaluation_steps=20 evaluation_envs=2"
 IN_STEP = {
     "ppo-lstm": "algo=ppo memory=lstm horizon=30 minibatch_size=60 epochs=2 log_norms=true",
     "own": "algo=test_own_algorithm:ratio decorrelation_steps=10",
-    "pqn": "algo=pqn horizon=20 minibatch_size=20 serial=true",
-    "prioritized-overlapped": f"{REPLAY} prioritized=true overlap=true serial=true",
-    "two-each": f"{REPLAY} gradient_cosine_interval=7 {EVALUATED} serial=true",
+    "pqn": "algo=pqn horizon=20 minibatch_size=20 num_workers=0",
+    "prioritized-overlapped": f"{REPLAY} prioritized=true overlap=true num_workers=0",
+    "two-each": f"{REPLAY} gradient_cosine_interval=7 {EVALUATED} num_workers=0",
 }
 
 
@@ -68,7 +68,7 @@ IN_STEP = {
 )
 def test_two_learners_in_step_go_on_to_the_bit_as_if_never_stopped(name: str, tmp_path) -> None:
     options = IN_STEP[name].split()
-    goes_on_to_the_bit(tmp_path, *options, *["num_workers=1"] * ("serial=true" not in options))
+    goes_on_to_the_bit(tmp_path, *options, *["num_workers=1"] * ("num_workers=0" not in options))
 
 
 @pytest.mark.processes
@@ -95,7 +95,7 @@ def test_killed_learner_ends_the_run_which_one_learner_can_go_on_with(tmp_path) 
 @pytest.mark.processes
 @pytest.mark.slow
 def test_killed_launcher_takes_learners_and_workers_along_saved(tmp_path) -> None:
-    options = [each for each in SMALL if each != "serial=true"]
+    options = [each for each in SMALL if each != "num_workers=0"]
     with launched(tmp_path, *options, "num_workers=1", ENDLESS) as run:
         run.wait_for_rows()
         run.process.kill()
@@ -290,7 +290,7 @@ LEARNING = {
 
 def learned(run_dir: Path, algo: str, learners: int) -> tuple[float, float]:
     """Mean returns at the start and the end of a run; 0.9 is 95 % of the balls caught."""
-    common = ("env=catch", "serial=true", "log_interval=2000", f"learners={learners}")
+    common = ("env=catch", "num_workers=0", "log_interval=2000", f"learners={learners}")
     told = train(run_dir, f"algo={algo}", *common, *LEARNING[algo]).splitlines()
     assert ["ranks share" in x for x in told] == [True] * (learners > len(os.sched_getaffinity(0)))
     returns = [float(row["episode_return_raw_mean"]) for row in table(run_dir / "metrics.csv")]

@@ -40,29 +40,31 @@ FEW = "checkpoint_interval=80 total_steps=160"
 COUNTING = "counting_env:CountingEnv"
 SWING = "env=control_envs:Swing normalize_observation=true normalize_reward=true"
 RUNS = {
-    "a2c": f"algo=a2c env=catch serial=true {EVALUATED} {FEW}",
+    "a2c": f"algo=a2c env=catch num_workers=0 {EVALUATED} {FEW}",
     "ppo": f"algo=ppo {SWING} horizon=20 minibatch_size=40 epochs=2 clip_value=true num_workers=2",
     "atari": f"algo=a2c env=pong sticky_actions=0.25 num_workers=2 {FEW}",
-    "counting": f"algo=a2c env={COUNTING} memory=gru reset_policy=wait overlap=true serial=true",
+    "counting": f"algo=a2c env={COUNTING} memory=gru reset_policy=wait overlap=true num_workers=0",
     "vtrace": f"algo=a2c vtrace=true {SWING} memory=lstm overlap=true num_workers=2",
     "ppo-lstm": (
-        f"algo=ppo {SWING} memory=lstm overlap=true horizon=20 minibatch_size=20 serial=true"
+        f"algo=ppo {SWING} memory=lstm overlap=true horizon=20 minibatch_size=20 num_workers=0"
     ),
     "pqn": "algo=pqn env=catch horizon=10 minibatch_size=20 lr_schedule=linear num_workers=2",
-    "pqn-gru": "algo=pqn env=space_envs:masked memory=gru horizon=10 minibatch_size=20 serial=true",
+    "pqn-gru": (
+        "algo=pqn env=space_envs:masked memory=gru horizon=10 minibatch_size=20 num_workers=0"
+    ),
     "dqn": (
-        f"algo=dqn env=catch {REPLAY} horizon=4 prioritized=true overlap=true serial=true "
+        f"algo=dqn env=catch {REPLAY} horizon=4 prioritized=true overlap=true num_workers=0 "
         "target_update_interval=160 epsilon_steps=300 log_norms=true gradient_cosine_interval=7"
     ),
     "rainbow": f"algo=rainbow env=catch {REPLAY} num_workers=2",
     "sequences": (
-        f"algo=double_dqn env=catch {REPLAY} memory=gru previous_action_reward=true serial=true "
+        f"algo=double_dqn env=catch {REPLAY} memory=gru previous_action_reward=true num_workers=0 "
         f"sequence_length=8 burn_in=2 prioritized=true value_rescaling=true {EVALUATED}"
     ),
     "sac": f"algo=sac env=control_envs:Swing {REPLAY} num_workers=2",
-    "own": "algo=test_own_algorithm:ratio env=catch overlap=true serial=true",
-    "example": "algo=examples.own_algorithm:make env=catch serial=true",
-    "td3": f"algo=my_td3:make env=control_envs:SwingInParts {REPLAY} serial=true",
+    "own": "algo=test_own_algorithm:ratio env=catch overlap=true num_workers=0",
+    "example": "algo=examples.own_algorithm:make env=catch num_workers=0",
+    "td3": f"algo=my_td3:make env=control_envs:SwingInParts {REPLAY} num_workers=0",
 }
 
 
@@ -218,13 +220,13 @@ def test_tensorboard_forgets_what_was_written_after_the_checkpoint(tmp_path, mon
 
 
 @pytest.mark.parametrize(
-    "serial", ["true", pytest.param("false", marks=[pytest.mark.processes, pytest.mark.slow])]
+    "num_workers", ["0", pytest.param("none", marks=[pytest.mark.processes, pytest.mark.slow])]
 )
 def test_simulators_that_cannot_be_saved_are_told_once_and_begin_new_episodes(
-    serial: str, tmp_path
+    num_workers: str, tmp_path
 ) -> None:
     env = f"env={Secretive.__module__}:Secretive"
-    trained(tmp_path, env, f"serial={serial}", "checkpoint_interval=20")
+    trained(tmp_path, env, f"num_workers={num_workers}", "checkpoint_interval=20")
     log = tmp_path / "train.log"
     said = r"WARNING (\d) of \1 environments cannot be saved, .*: a Generator cannot be saved"
     assert len(re.findall(said, log.read_text())) == 1  # of two checkpoints

@@ -40,15 +40,15 @@ def saved_steps(run_dir: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    ("env", "serial"),
+    ("env", "num_workers"),
     [
-        ("catch", "true"),
-        pytest.param("CartPole-v1", "false", marks=[pytest.mark.slow, pytest.mark.processes]),
+        ("catch", "0"),
+        pytest.param("CartPole-v1", "none", marks=[pytest.mark.slow, pytest.mark.processes]),
     ],
 )
-def test_short_run_leaves_everything_it_promises(env: str, serial: str, tmp_path) -> None:
+def test_short_run_leaves_everything_it_promises(env: str, num_workers: str, tmp_path) -> None:
     run_dir = tmp_path / "run"
-    result = run(run_dir, f"env={env}", "total_steps=1200", f"serial={serial}")
+    result = run(run_dir, f"env={env}", "total_steps=1200", f"num_workers={num_workers}")
     assert (result.run_dir, result.stopped_by) == (run_dir, None)
     assert (result.status.steps, result.updates) == (1200, 60)
     files = {path.name.partition(".1")[0] for path in run_dir.iterdir()}
@@ -78,7 +78,7 @@ def test_short_run_on_atari_counts_frames_and_scores(tmp_path) -> None:
 @pytest.mark.slow
 def test_evaluation_plays_on_environments_of_its_own(tmp_path) -> None:
     plain, evaluated = tmp_path / "plain", tmp_path / "evaluated"
-    options = ["env=catch", "serial=true", "total_steps=200"]
+    options = ["env=catch", "num_workers=0", "total_steps=200"]
     run(plain, *options)
     run(evaluated, *options, "evaluation_interval=100", "evaluation_steps=50", "evaluation_envs=2")
     rows = rows_of(evaluated / "evaluation.csv")
@@ -92,7 +92,7 @@ def test_evaluation_plays_on_environments_of_its_own(tmp_path) -> None:
 @pytest.mark.slow
 def test_same_seed_gives_the_same_parameters_to_the_bit(tmp_path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        run(tmp_path / name, "env=catch", "serial=true", "total_steps=100", f"seed={seed}")
+        run(tmp_path / name, "env=catch", "num_workers=0", "total_steps=100", f"seed={seed}")
     a, b, c = (parameters_of(tmp_path / name) for name in "abc")
     for name in a:
         np.testing.assert_array_equal(a[name], b[name], err_msg=name)
@@ -132,16 +132,16 @@ def assert_saved_at_the_end(run_dir: Path) -> None:
 @pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "serial"),
-    [(signal.SIGINT, "false"), (signal.SIGTERM, "true")],
+    ("number", "num_workers"),
+    [(signal.SIGINT, "none"), (signal.SIGTERM, "0")],
     ids=["ctrl-c-workers", "sigterm-serial"],
 )
-def test_signal_saves_and_stops(number: signal.Signals, serial: str, tmp_path) -> None:
-    with launched(tmp_path, *CATCH, f"serial={serial}", "learners=1") as started:
+def test_signal_saves_and_stops(number: signal.Signals, num_workers: str, tmp_path) -> None:
+    with launched(tmp_path, *CATCH, f"num_workers={num_workers}", "learners=1") as started:
         started.wait_for_rows(2)
         process = started.process
         workers = psutil.Process(process.pid).children()
-        assert bool(workers) == (serial == "false")
+        assert bool(workers) == (num_workers == "none")
         process.send_signal(number)
         out, err = process.communicate(timeout=100)
     assert process.returncode == 128 + number
@@ -155,7 +155,7 @@ def test_signal_saves_and_stops(number: signal.Signals, serial: str, tmp_path) -
 @pytest.mark.processes
 @pytest.mark.slow
 def test_run_whose_output_nobody_reads_any_more_saves_all_the_same(tmp_path) -> None:
-    options = (*CATCH, "serial=true", "learners=1")
+    options = (*CATCH, "num_workers=0", "learners=1")
     with launched(tmp_path, *options, stderr=subprocess.STDOUT) as started:
         started.wait_for_rows(2)
         assert started.process.stdout is not None
@@ -235,14 +235,14 @@ def test_interrupted_start_gives_the_exit_code_of_the_signal(monkeypatch, capfd)
 
 
 @pytest.mark.parametrize(
-    "serial", ["true", pytest.param("false", marks=[pytest.mark.processes, pytest.mark.slow])]
+    "num_workers", ["0", pytest.param("none", marks=[pytest.mark.processes, pytest.mark.slow])]
 )
 def test_environment_that_raises_ends_the_run_with_one_message(
-    serial: str, tmp_path, capfd, monkeypatch
+    num_workers: str, tmp_path, capfd, monkeypatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY), prepend=":")
     run_dir = tmp_path / "run"
-    arguments = ["env=toy_envs:BrokenEnv", f"serial={serial}", f"run_dir={run_dir}"]
+    arguments = ["env=toy_envs:BrokenEnv", f"num_workers={num_workers}", f"run_dir={run_dir}"]
     assert main([*arguments, "num_envs=2", "decorrelation_steps=0"]) == 1
     err = capfd.readouterr().err
     assert err.startswith("error: ") and "the simulator broke" in err
@@ -272,7 +272,7 @@ def test_full_disk_ends_the_run_with_one_message_and_no_half_checkpoint(tmp_path
     # Bytes a file, which a checkpoint of A3C-Net, 7 MB, exceeds.
     limited = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (100000, 100000));"
     program = ("-c", f"{limited} runpy.run_module('accel_rl', run_name='__main__')")
-    options = "env=breakout serial=true total_steps=160 num_envs=2 decorrelation_steps=0"
+    options = "env=breakout num_workers=0 total_steps=160 num_envs=2 decorrelation_steps=0"
     with launched(run_dir, *options.split(), program=program) as started:
         err = started.ends(1)
     checkpoint = run_dir / "checkpoints" / "steps_000000000160.pt"

@@ -35,7 +35,7 @@ SPACES = {
     "mask": ("env=control_envs:MaskedGrid",),
     "memory": ("env=Pendulum-v1", "memory=lstm"),
 }
-SHORT = ("serial=true", "num_envs=4", "horizon=16", "log_interval=64", "decorrelation_steps=0")
+SHORT = ("num_workers=0", "num_envs=4", "horizon=16", "log_interval=64", "decorrelation_steps=0")
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_state_of_one_learner_serves_another() -> None:
 @pytest.mark.usefixtures("modules")
 def test_td3_refuses_actions_that_are_integers() -> None:
     with pytest.raises(ValueError, match=r"TD3Config cannot use .* floats between finite bounds"):
-        quietly("algo=my_td3:make", "env=catch", "serial=true", "total_steps=2000")
+        quietly("algo=my_td3:make", "env=catch", "num_workers=0", "total_steps=2000")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +211,7 @@ def plain_dqn() -> TrainConfig:
     return TrainConfig(sampler=SamplerConfig(num_envs=16, horizon=4), learner=learner)
 
 
-ON_CATCH = ("env=catch", "serial=true", "num_envs=4", "learning_starts=40", "total_steps=400")
+ON_CATCH = ("env=catch", "num_workers=0", "num_envs=4", "learning_starts=40", "total_steps=400")
 
 
 @pytest.mark.slow

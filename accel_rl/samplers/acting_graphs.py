@@ -21,10 +21,11 @@ _NUM_WARM = 2  # calls of each group before the first is recorded
 
 
 class ActingGraphs:
-    """Runs what a group's step is on the device, recorded where it has been run before.
+    """Runs the device's part of a group's step, or replays it if it was recorded before.
 
     Args:
-        agent: Who acts. What its learner replaces and is no parameter is held in one place.
+        agent: The agent. Tensors that its learner replaces, other than parameters, are held in one
+            place.
         graphs: Records.
         device: The GPU.
     """
@@ -40,7 +41,7 @@ class ActingGraphs:
         self._is_refused = False
 
     def run(self, group: Hashable, row: Hashable, act: Callable[[], Any]) -> Any:
-        """What ``act`` gives for this group and row, with only their addresses in it."""
+        """Return ``act()``, or replay it if its graph for this group and row was recorded."""
         if self._is_refused:
             self._graphs.count("actions", is_replayed=False)
             return act()
@@ -83,7 +84,7 @@ class ActingGraphs:
         self._held = self._agent.epsilon = held
 
     def _hold_normalizer(self) -> Any:
-        """A copy of the agent's, of which each rollout may have another, in one place."""
+        """Return the agent's normalizer, of which each rollout may have another, in one place."""
         given = self._agent.normalizer
         if given is not self._normal[0]:
             self._normal = given, None if given is None else self._normalizer.hold(given)

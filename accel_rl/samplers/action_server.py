@@ -98,7 +98,7 @@ class ActionServer:
         return self._rows.answer(step, action)
 
     def _replay(self, graphs: ActingGraphs, step: PolicyInput, kind: Hashable) -> Any:
-        """As `__call__`, where all that the device does for a step is one graph."""
+        """Act as `__call__` does, with one graph for all that the device does in a step."""
         rows, env_slice = self._rows, step.env_slice
         assert isinstance(rows, _DeviceRows)
         is_carried, staged = rows.stage(step), None
@@ -159,7 +159,7 @@ class ActionServer:
 
 
 class _Rows(Protocol):
-    """Where observations are for the agent and the learner."""
+    """Access to the rows of a rollout, for the agent and the learner."""
 
     def read(self, step: PolicyInput) -> tuple[Any, Tensor]:
         """Observation ``[n, ...]`` and noise ``[n]``, on the agent's device.
@@ -168,13 +168,9 @@ class _Rows(Protocol):
         """
         ...
 
-    def read_is_first(self, step: PolicyInput) -> Tensor:
-        """Likewise, ``[n]``: where episodes begin."""
-        ...
+    def read_is_first(self, step: PolicyInput) -> Tensor: ...
 
-    def read_reward(self, step: PolicyInput) -> Tensor:
-        """Likewise, ``[n]`` float32: of the step before."""
-        ...
+    def read_reward(self, step: PolicyInput) -> Tensor: ...
 
     def answer(self, step: PolicyInput, action: Any) -> Any: ...
 
@@ -268,7 +264,7 @@ class _DeviceRows:
         return self.seen(self.load(step, self.stage(step)), step.env_slice)
 
     def stage(self, step: PolicyInput) -> bool:
-        """What of `read` the host does. Returns whether the device has the row already."""
+        """Do the host's part of `read`. Return whether the device has the row already."""
         env_slice = step.env_slice
         is_same = self._generation == self._sampler.generation
         is_carried = bool(step.t == 0 and is_same and self._is_carried[env_slice].all())
@@ -291,7 +287,7 @@ class _DeviceRows:
         return row
 
     def load_and_stage(self, step: PolicyInput, is_carried: bool) -> Tensor:
-        """As `load`; returns a copy in a place that is the same for every row."""
+        """Call `load`, and return a copy in memory that is the same for every row."""
         if self._staging is None:
             self._staging = torch.empty_like(self._observation[0])
         staged = self._staging[step.env_slice]
@@ -305,7 +301,7 @@ class _DeviceRows:
 
     @property
     def address(self) -> int:
-        """Where the rows of the rollout are that is collected."""
+        """Address of the rollout that is collected."""
         return self._observation.data_ptr()
 
     @property
@@ -427,7 +423,7 @@ def _arrays(action: Any) -> Any:
 
 
 def _final_observations(rollout: Rollout) -> dict[str, Tensor]:
-    """Those of episodes truncated without having terminated; copies, and seldom any."""
+    """Return copies of the observations that end truncated, not terminated episodes."""
     slot, env = np.nonzero(rollout.final_step >= 0)
     step: NDArray[Any] = rollout.final_step[slot, env]
     return {

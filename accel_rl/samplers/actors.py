@@ -1,4 +1,4 @@
-"""How an agent acts for an `ActionServer`, and what it leaves in the rollout."""
+"""Actors choose an agent's actions for an `ActionServer`, and add tensors to its rollout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from accel_rl.samplers.base import PolicyInput, PolicyOutput
 
 
 class Reader(Protocol):
-    """Gives what comes with the observations of a step, on the agent's device."""
+    """Reads what comes with the observations of a step, on the agent's device."""
 
     def read_is_first(self, step: PolicyInput) -> Tensor:
         """Return where episodes begin, ``[n]`` bool."""
@@ -35,7 +35,7 @@ class Actor:
         self.choose: Any = agent.act_with_log_prob if agent.tells_log_prob else agent.act
 
     def prepare(self, step: PolicyInput) -> Hashable:
-        """Do the host's part of a step. Return what says which of several graphs this one is."""
+        """Do the host's part of a step. Return the kind of the step; each kind has a graph."""
         return None
 
     def act(
@@ -45,7 +45,7 @@ class Actor:
         return _output(self.choose(observation, noise, step.env_slice))
 
     def finish(self, reward: Tensor) -> dict[str, Any]:
-        """Return what a complete rollout has beside that, by field of `RolloutTensors`.
+        """Return further tensors of a complete rollout, by field of `RolloutTensors`.
 
         Args:
             reward: ``[B]``, of the last step.
@@ -90,22 +90,19 @@ class Remembering(Actor):
         return _output(self._states.act(*given))
 
     def finish(self, reward: Tensor) -> dict[str, Any]:
-        """Return the states of a complete rollout."""
         self._has_acted = True
         state, previous = self._states.finish(reward)
         return {"recurrent_state": state, "previous": previous}
 
     def get_state(self) -> Tensor:
-        """Return the recurrent states between two rollouts."""
         return self._states.get_state()
 
     def set_state(self, state: Tensor) -> None:
-        """Continue with the recurrent states of another actor."""
         self._states.set_state(state)
 
 
 class Kept:
-    """A tensor of each step of a rollout, ``[T, B, ...]``, as the first one says.
+    """The tensors of all steps of a rollout, ``[T, B, ...]``, of the first one's shape and dtype.
 
     Args:
         horizon: steps of a rollout.
@@ -119,11 +116,9 @@ class Kept:
         self._before = torch.zeros_like(self._rows) if keeps_rollout else self._rows
 
     def keep(self, values: Tensor, t: int, env_slice: slice) -> None:
-        """Keep the values of one step."""
         self._rows[t, env_slice] = values
 
     def finish(self) -> Tensor:
-        """Return those of a complete rollout."""
         self._rows, self._before = self._before, self._rows
         return self._before
 

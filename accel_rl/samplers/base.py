@@ -1,4 +1,4 @@
-"""What samplers share: settings, what a policy is given, what they report, and their errors."""
+"""Types that all samplers share: settings, the input of a policy, reports, and errors."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ class SamplerConfig:
     """Maximum number of random steps that each environment takes before the first rollout, drawn
     from the seed. 0 disables them. Environments of a restarted worker take none."""
     affinity: Literal["auto", "rotate", "off"] = option("auto", "engine", idle=_affinity_is_idle)
-    """How processes are pinned to cores.
+    """Pinning of processes to cores.
     auto: each worker to a core of this process's share. rotate: as auto, and the policy's thread
     moves from core to core, for policies that compute in one thread. off: nothing is pinned."""
     on_worker_failure: Literal["raise", "restart"] = option("raise", "engine", idle=_is_serial)
-    """What happens if a worker is killed, crashes or hangs.
+    """Reaction to a worker that is killed, crashes or hangs.
     raise: the run ends. restart: the worker is replaced, and its running episodes count as
     truncated and not as scores. An exception of the environment always ends the run."""
     max_worker_restarts: int = option(10, "engine", idle=_restarts_nothing)
@@ -102,7 +102,7 @@ class SamplerConfig:
 
     @property
     def autoreset(self) -> Autoreset:
-        """What ``reset_policy`` stands for."""
+        """Autoreset mode of ``reset_policy``."""
         return Autoreset.WAIT if self.reset_policy == "wait" else Autoreset.SAME_STEP
 
     def rollout_spec(self, env: EnvSpec) -> RolloutSpec:
@@ -145,14 +145,14 @@ class SamplerConfig:
 
 
 def check_arguments(config: SamplerConfig, seed: int) -> None:
-    """Raises ValueError where a sampler is given something else."""
+    """Raise ValueError if a sampler is given something else."""
     if not isinstance(config, SamplerConfig):
         raise ValueError(f"config is {config!r}; it must be a SamplerConfig")
     check_seed(seed)
 
 
 def check_policy(policy: object) -> None:
-    """Raises ValueError where a sampler is given something else."""
+    """Raise ValueError if a sampler is given something else."""
     if not callable(policy):
         raise ValueError(
             f"policy is {policy!r}; it must be a function of a PolicyInput that returns actions"
@@ -160,7 +160,7 @@ def check_policy(policy: object) -> None:
 
 
 def check_memory(spec: RolloutSpec) -> None:
-    """Raises ValueError where the free memory does not suffice for rollouts."""
+    """Raise ValueError if the free memory does not suffice for rollouts."""
     # Final observations take memory when they are used, and few are.
     layout = {name: each for name, each in spec.layout().items() if name != "final_observation"}
     needed, free = layout_bytes(layout), free_memory()
@@ -314,9 +314,11 @@ def of_another_process(pid: int) -> SamplerError:
 
 
 def not_running(ended_by: str, is_closed: bool) -> SamplerError:
-    """The error of a sampler that is to collect and does not run.
+    """Return the error of a sampler that shall collect and does not run.
 
-    ``ended_by``: the error in an earlier `collect` that closed it, if one did.
+    Args:
+        ended_by: the error in an earlier `collect` that closed the sampler; empty if none did.
+        is_closed: whether the sampler was closed.
     """
     if ended_by:
         return SamplerError(
@@ -330,10 +332,7 @@ def not_running(ended_by: str, is_closed: bool) -> SamplerError:
 
 @contextmanager
 def one_at_a_time(collecting: Lock, called: str) -> Iterator[None]:
-    """Raises SamplerError if a sampler is in a ``collect`` or ``get_state`` already.
-
-    ``called``: what is to run within.
-    """
+    """Raise SamplerError for ``called`` if a sampler is in ``collect`` or ``get_state`` already."""
     if collecting.locked():
         raise SamplerError(
             f"{called} was called while this sampler is in another collect or get_state, by its "

@@ -44,7 +44,7 @@ def as_list(envs: list[Environment] | Simulators) -> list[Environment] | list[Si
 
 
 def check_distinct(blocks: Sequence[Sequence[Environment | Simulators]]) -> None:
-    """Raises SamplerError where two environments of ``blocks`` are one object, in wrappers too."""
+    """Raise SamplerError if two environments of ``blocks`` are one object, in wrappers too."""
     envs = [env for block in blocks for env in block]
     if len({id(getattr(env, "innermost", env)) for env in envs}) < len(envs):
         raise SamplerError(
@@ -54,9 +54,9 @@ def check_distinct(blocks: Sequence[Sequence[Environment | Simulators]]) -> None
 
 
 class Carry(NamedTuple):
-    """Where environments that waited for their reset leave the new episode's first observation.
+    """First observations of the new episodes of environments that waited for their reset.
 
-    Written by whoever steps the column, read and cleared by the sampler between rollouts.
+    The block of a column writes them. The sampler reads and clears them between rollouts.
 
     Attributes:
         observation: ``[B, ...]``.
@@ -68,7 +68,7 @@ class Carry(NamedTuple):
 
 
 def count_nothing(num_steps: int) -> None:
-    """What a block calls after some of its random first steps, if nobody wants to know."""
+    """Ignore the random first steps that a block reports."""
 
 
 class Play(NamedTuple):
@@ -86,14 +86,14 @@ class Play(NamedTuple):
 
 
 class BlockArrays(NamedTuple):
-    """What blocks of environments write into, and read their actions and orders from.
+    """Arrays that blocks of environments write results into, and read actions and orders from.
 
     Attributes:
-        spec: what the rollout is like.
+        spec: shapes and dtypes of the rollout.
         rollout: the rollout.
         carry: first observations after a wait for a reset.
         reset_order: ``[B]`` int64, what a `VectorEnv` orders to reset.
-        reset_info: ``[B, len(info_keys)]`` float32, of the last reset; NaN where it told nothing.
+        reset_info: ``[B, len(info_keys)]`` float32, of the last reset; NaN without a value.
     """
 
     spec: RolloutSpec
@@ -168,12 +168,12 @@ class Block:
         """Reset all environments into observation row ``row``, then take random first steps.
 
         Environments with a state in ``states`` go on from there instead; their observation is in
-        the row already. Those that do not take it begin anew like the others, with what they begin
-        with in the carry. In a `VectorEnv` the first order resets all environments.
+        the row already. Environments that refuse their state start new episodes, with first
+        observations in the carry. In a `VectorEnv` the first order resets all environments.
 
-        In a batch that resets its environments when it is told to, each of them takes as many
-        random steps as it would take alone. An environment that takes fewer steps than another is
-        seeded and reset later. Other batches take all environments' largest number of steps.
+        In a batch that the caller resets, each environment takes as many random steps as it would
+        take alone. An environment that takes fewer steps than another is seeded and reset later.
+        Other batches take all environments' largest number of steps.
         """
         if not self._follows_gymnasium:
             for part in self._parts(self._all):
@@ -216,7 +216,6 @@ class Block:
             self._idle, self._is_blocked = [], False
 
     def get_states(self) -> EnvStates:
-        """The state of each environment."""
         get = self._stepper.get_state
         return {self._first + i: get(i, i in self._idle) for i in self._all}
 
@@ -235,7 +234,7 @@ class Block:
         """Return the state of environment ``i`` of a `VectorEnv`, which is no batch.
 
         Raises:
-            TypeError: it cannot tell its state.
+            TypeError: its state cannot be saved.
         """
         state = self._stepper.get_state(i, False)
         if not isinstance(state, bytes):

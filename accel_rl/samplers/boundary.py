@@ -1,4 +1,4 @@
-"""What a sampler keeps between two rollouts: the running episodes, the last row and the noise.
+"""The state of a sampler between two rollouts: running episodes, last row and action noise.
 
 A game is one episode, however many lives it has. Returns and lengths are summed over rollouts in
 this process, so no statistics travel between processes and none can lag or be lost.
@@ -30,12 +30,15 @@ Place = tuple[int, int]
 class EpisodeTracker:
     """Running sums of each environment, and the episodes that have ended.
 
-    ``skip_first``: the first episode of each environment is not reported. Decorrelated environments
-    have spent part of it taking random actions, which would not be the policy's score.
-    ``info_keys``: of the rollouts.
+    Args:
+        num_envs: ``B``.
+        skip_first: the first episode of each environment is not reported. Random first steps are a
+            part of it, and are not the policy's score.
+        info_keys: of the rollouts.
 
-    ``sums``: ``[3, B]``, raw return, clipped return and length of the running episodes;
-    ``is_skipped``: ``[B]``, whether they go unreported.
+    Attributes:
+        sums: ``[3, B]``, raw return, clipped return and length of the running episodes.
+        is_skipped: ``[B]``, whether the running episodes go unreported.
     """
 
     def __init__(self, num_envs: int, skip_first: bool, info_keys: tuple[str, ...] = ()) -> None:
@@ -97,7 +100,7 @@ class EpisodeTracker:
         self._keep(b, ended[:, order], rollout.truncated[t, b], is_lost, infos)
 
     def forget(self, columns: slice) -> None:
-        """Others begin in ``columns``; the episodes that ran there go unreported."""
+        """Drop the running episodes of ``columns``, whose environments have been replaced."""
         self.sums[:, columns] = 0
         self.is_skipped[columns] = self._skip_first
 
@@ -113,7 +116,7 @@ class EpisodeTracker:
     def take(self) -> list[Episode]:
         """Return the episodes that ended since the last call, the oldest first.
 
-        Where nobody calls this, only the newest `MOST_KEPT` of earlier rollouts are kept, and all
+        If this is not called, only the newest `MOST_KEPT` of earlier rollouts are kept, and all
         of the last rollout.
         """
         ended = []
@@ -128,7 +131,7 @@ class EpisodeTracker:
                 self._ended.popleft()
 
     def _infos(self, rollout: Rollout, t: Rows, b: Rows) -> Iterable[Mapping[str, float]]:
-        """The numbers of steps by key, for each of ``t`` and ``b``, without those not told."""
+        """Return the numbers of steps by key, for each of ``t`` and ``b``, without NaN."""
         infos: list[dict[str, float]] = [{} for _ in range(len(b))] if self._info_keys else []
         for k, key in enumerate(self._info_keys):
             values = rollout.info[t, b, k]
@@ -153,7 +156,7 @@ class EpisodeTracker:
 
 
 class Boundary:
-    """What crosses from one rollout to the next: observations, episodes and action noise.
+    """Carries observations, episodes and action noise from one rollout to the next.
 
     Args:
         rollout: the rollout that is collected again and again.
@@ -194,7 +197,7 @@ class Boundary:
         observation[0, columns] = observation[-1, columns]
 
     def finish(self, lost: set[Place], is_whole: bool = True) -> None:
-        """Take in a rollout. ``lost``: where episodes ended because a worker was lost."""
+        """Take in a rollout, and clear ``lost``: where episodes ended with a lost worker."""
         if is_whole:
             self._is_first[:] = self.ended(-1, slice(None))
         self._tracker.update(self._rollout, lost)

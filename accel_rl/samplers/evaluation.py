@@ -1,4 +1,4 @@
-"""Evaluation: whole games on environments of their own, so many, or about so many steps in all."""
+"""Evaluation: a number of whole games, or of steps in whole games, on environments of its own."""
 
 from __future__ import annotations
 

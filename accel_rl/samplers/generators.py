@@ -65,7 +65,6 @@ class Turns:
         self._is_used |= self._states[group] != _newest
 
     def begin(self, group: int) -> None:
-        """Begin the turn of a group."""
         is_unused = not self._is_used and self._num_watched == _MOST_WATCHED
         if group == self._group or is_unused:
             return

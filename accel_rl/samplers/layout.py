@@ -1,4 +1,4 @@
-"""Which worker steps which environments, and on which cores workers and the policy's thread run.
+"""Assigns environments to workers, and cores to workers and the policy's thread.
 
 Each sampler is planned as if it were alone, so samplers that take turns, as in training and
 evaluation, use the same cores.
@@ -36,9 +36,9 @@ def count_workers(
     seat: Seat = ALONE,
     machine: Machine | None = None,
 ) -> int:
-    """How many workers the cores are enough for, whatever ``num_workers`` and ``num_envs`` are.
+    """Return the number of workers that the cores are enough for.
 
-    Arguments and errors are those of `plan_workers`.
+    ``num_workers`` and ``num_envs`` do not count. Arguments and errors are those of `plan_workers`.
     """
     plan = plan_cores(
         workers_per_core=_workers_per_core(config),
@@ -58,14 +58,18 @@ def plan_workers(
     seat: Seat = ALONE,
     machine: Machine | None = None,
 ) -> CorePlan:
-    """How many workers, and the CPUs of each.
+    """Return the number of workers and the CPUs of each.
 
-    ``cpus``: the only ones to use. ``drives_gpu``: keep a core for the server. ``seat``: whose
-    share of the cores this is. ``machine``: to plan for; None: this one.
+    Args:
+        config: settings of the sampler.
+        cpus: the only CPUs to use.
+        drives_gpu: keep a core for the server.
+        seat: the rank whose share of the cores is planned.
+        machine: the machine to plan for; None: this one.
 
     Raises:
-        ValueError: ``num_workers`` does not fit ``num_envs`` and ``num_groups``, ``cpus`` cannot
-            be had, or there are fewer than ``cores_per_worker`` cores for a worker.
+        ValueError: ``num_workers`` does not fit ``num_envs`` and ``num_groups``, this process may
+            not use ``cpus``, or there are fewer than ``cores_per_worker`` cores for a worker.
     """
     most, multiple = config.num_envs, _workers_per_core(config)
     num_workers = config.num_workers
@@ -111,9 +115,14 @@ def assign_columns(config: SamplerConfig, num_workers: int) -> list[EnvSlice]:
 
     Group ``g`` is the ``g``-th equal run of columns; slices of it differ by one at most. Larger
     slices are dealt round over all groups, so that what a worker has of all groups together differs
-    by one at most, too: with 10 environments, 2 groups and 4 workers, these have columns 0 to 1 and
-    5, 2 and 6, 3 and 7 to 8, 4 and 9. Where there are more workers than a group has columns, a
-    slice is one column, and not every worker has one of each group.
+    by one at most, too. With 10 environments, 2 groups and 4 workers::
+
+        worker     0    1  2    3
+        group 0   0-1   2  3    4
+        group 1    5    6  7-8  9
+
+    If there are more workers than a group has columns, a slice is one column, and some workers have
+    no slice of some groups.
     """
     G = config.num_groups
     group_size = config.num_envs // G
@@ -169,9 +178,9 @@ def rotation(cores: Iterable[tuple[int, ...]]) -> Iterator[MoveOn | None]:
 
 @contextmanager
 def kept_on(cpus: Iterable[int]) -> Iterator[MoveOn | None]:
-    """Keep this thread on ``cpus`` within: those of the core that is planned for a GPU's server.
+    """Keep this thread on ``cpus`` within: the core that is planned for a GPU's server.
 
-    Gives None, as `rotation` does where there is nothing to move to.
+    Yield None, as `rotation` does with fewer than two cores.
 
     After an update, in which all cores idle, the kernel may leave it on the core of a worker, which
     falls behind until the kernel moves one of them; and every group waits for that worker.

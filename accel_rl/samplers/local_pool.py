@@ -57,13 +57,13 @@ class Pool(Protocol):
     Attributes:
         arrays: the rollout and what else environments write into.
         columns: the columns of each group.
-        generation: how often environments have been started in place of others.
+        generation: number of times that environments were replaced.
         num_workers: processes that simulate.
         busy_seconds: time that all of them together have spent in their simulators.
-        lost: rows and environments at which an episode was cut off because its worker was lost.
-            Whoever keeps statistics empties it.
-        replaced: environments that were replaced between two rollouts, where no row can tell.
-            Whoever keeps statistics empties it.
+        lost: rows and environments at which an episode was cut off because its worker was lost. The
+            sampler empties it.
+        replaced: environments that were replaced between two rollouts, which no row shows. The
+            sampler empties it.
         look: called a few times a second while environments start, with the number of random first
             steps that they have taken. What it raises ends the start.
     """
@@ -87,7 +87,7 @@ class Pool(Protocol):
     def is_closed(self) -> bool: ...
 
     def check_open(self) -> None:
-        """Raises SamplerError if this was closed, or belongs to another process."""
+        """Raise SamplerError if this was closed, or belongs to another process."""
         ...
 
     def start(
@@ -95,10 +95,13 @@ class Pool(Protocol):
     ) -> None:
         """Start the environments of ``groups``; `recv` returns each group when it has started.
 
-        First observations go to row ``row``. Environments with a state in ``states`` go on from
-        there; the row has their observation already. Those that do not take it begin anew, with
-        first observations in the carry. ``generation``: environments of different generations with
-        the same seed have different random numbers.
+        Args:
+            groups: the groups.
+            row: row of the first observations.
+            states: states from which environments continue; the row has their observations already.
+                Environments that refuse their state start new episodes, with first observations in
+                the carry.
+            generation: environments of different generations have different random numbers.
 
         Raises:
             SamplerError: started before, or closed, or this system allows no more processes.

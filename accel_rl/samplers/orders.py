@@ -1,4 +1,4 @@
-"""How a server and its workers take turns, by numbered orders in shared memory: both sides.
+"""Numbered orders in shared memory, by which a server and its workers take turns: both sides.
 
 One step of one group, whose workers are those with environments in it::
 
@@ -58,11 +58,11 @@ TIMEOUTS = dict.fromkeys((STEP, GET_STATE), "step_timeout_seconds") | dict.fromk
 """the option that limits the time for each order"""
 
 ORDERS_STORES = platform.machine().lower() in ("x86_64", "amd64", "i686")
-"""whether this processor lets others see what a thread writes in the order of its writing"""
+"""whether other threads see what a thread writes in the order of its writing"""
 
 AWAKE_SECONDS = 50e-6
-"""that a worker with a core of its own waits for the next order before it sleeps: so long does it
-take to wake one up"""
+"""time for which a worker with a core of its own waits for the next order before it sleeps; to wake
+one up takes as long"""
 
 
 class SharedArrays(NamedTuple):
@@ -226,11 +226,7 @@ class SpinningWaiter(Waiter):
     """A `Waiter` that looks at ``sequence`` by itself for a while (with `ORDERS_STORES`).
 
     Args:
-        arrays: the shared memory.
-        worker: number of the worker.
-        groups: the groups that it has environments of.
-        wake: its eventfd.
-        awake_seconds: how long it looks before it sleeps.
+        awake_seconds: how long it looks before it sleeps. Other arguments are those of `Waiter`.
     """
 
     def __init__(
@@ -246,7 +242,6 @@ class SpinningWaiter(Waiter):
         self._is_awake: Any = arrays.is_awake.data
 
     def wait(self) -> list[int]:
-        """Return the groups that have orders, at least one."""
         while not (released := self._find()):
             sleeps_at = perf_counter() + self._awake_seconds
             while not released and perf_counter() < sleeps_at:

@@ -50,8 +50,6 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class _Start(NamedTuple):
-    """A process that starts."""
-
     deadline: float
     is_replacement: bool
 
@@ -59,7 +57,7 @@ class _Start(NamedTuple):
 class WorkerPool:
     """Simulator processes, pinned, stepping groups of environments into one shared rollout.
 
-    A `Pool`, whose attributes and methods it has. A worker that dies, or hangs longer than the
+    It has the attributes and methods of a `Pool`. A worker that dies, or hangs longer than the
     timeouts of ``config``, ends the pool with a `WorkerError` or is replaced, as
     ``config.on_worker_failure`` says. The running episodes of a replaced worker are truncated; a
     step that it did not take is not valid.
@@ -152,7 +150,7 @@ class WorkerPool:
                 raise
 
     def send(self, groups: Sequence[int], rows: Sequence[int], command: int = STEP) -> None:
-        """As in `Pool`; groups that were retired are ended."""
+        """Release groups, see `Pool`; end those that were retired."""
         workers = self._workers
         with self.sending:
             workers.uses.append(None)
@@ -161,8 +159,8 @@ class WorkerPool:
                     self.check_open()
                 deadline = self._now() + getattr(self._config, TIMEOUTS[command])
                 for group, row in zip(groups, rows, strict=True):
-                    # First, so that whoever looks at this group meanwhile does not take what its
-                    # workers have done before for this order.
+                    # First, so that no thread mistakes what the workers have done before for this
+                    # order.
                     self._orders.numbers[group] += 1
                     if group in self._leaving:
                         self._leaving[group] = deadline
@@ -281,12 +279,11 @@ class WorkerPool:
 
     @property
     def rollout(self) -> Rollout:
-        """The rollout of `arrays`."""
         return self.arrays.rollout
 
     @property
     def generation(self) -> int:
-        """How often environments have been started in place of others."""
+        """Number of times that environments were replaced."""
         return self._workers.generation
 
     @property
@@ -304,7 +301,7 @@ class WorkerPool:
         return self._workers.inherited_from != 0
 
     def get_states(self) -> EnvStates:
-        """As in `Pool`; there is none for environments that are replaced meanwhile."""
+        """Return states, see `Pool`; none of environments that are replaced meanwhile."""
         with self._workers:
             order_all(self, GET_STATE)
             states: EnvStates = dict.fromkeys(range(self._workers.spec.rollout.B))
@@ -479,14 +476,14 @@ class WorkerPool:
     def _start(
         self, worker: int, rows: list[int], states: EnvStates, is_replacement: bool = False
     ) -> None:
-        """Start a process, which finds nothing to do: this pool answers for it what is owed."""
+        """Start a process whose orders all count as done: this pool settles what is owed."""
         self._shared.done[worker] = self._shared.sequence
         self._workers.start(worker, rows, states, is_replacement=is_replacement)
         deadline = self._now() + self._config.reset_timeout_seconds
         self._starting[worker] = _Start(deadline, is_replacement)
 
     def _cut_off(self, worker: int, group: int, columns: range) -> int:
-        """Truncate the episodes of a lost worker; the row for its successor's observations."""
+        """Truncate a lost worker's episodes; return the row for its successor's observations."""
         workers, rollout = self._workers, self.arrays.rollout
         own = slice(columns.start, columns.stop)
         row, waits = int(self._shared.row[group]), self._config.reset_policy == "wait"

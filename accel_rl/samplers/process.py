@@ -129,7 +129,7 @@ class WorkerProcess:
         return f"worker {setup.worker} (pid {self.pid}, {cpus}environments {environments})"
 
     def take_states(self) -> EnvStates:
-        """What the worker has left of its environments' states."""
+        """Return and clear the environments' states that the worker has written."""
         states: EnvStates = {}
         size = os.fstat(self._states).st_size
         with io.BytesIO(os.pread(self._states, size, 0)) as file:
@@ -253,7 +253,7 @@ class WorkerProcess:
         )
 
     def place(self) -> str:
-        """Where a worker that hangs is, in brackets: file, line and function. Empty if unknown."""
+        """Return file, line and function where the worker is, in brackets. Empty if unknown."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, TELL_PLACE)
         deadline, found = monotonic() + _TELL_SECONDS, ""
@@ -275,7 +275,7 @@ class WorkerProcess:
             self._process.returncode = 0  # no child of this process: nothing to wait for
 
     def _read_report(self) -> str:  # again and again, after Ctrl-C
-        """What the worker has written; a line alone from its first moment on."""
+        """Return the worker's report; a line alone from its first moment on."""
         return os.pread(self._report, 1 << 17, 0).decode(errors="replace")
 
     def _kill_group(self) -> None:

@@ -61,7 +61,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class PoolSampler:
-    """What samplers share that have their environments in a pool: its start, its end, and between.
+    """Base of samplers with a pool of environments: its start, its end, and its times.
 
     Attributes:
         config: the settings.
@@ -130,7 +130,7 @@ class PoolSampler:
 
     @property
     def generation(self) -> int:
-        """The number of times environments were started again in place of others."""
+        """Number of times that environments were replaced."""
         generation: int = self._pool.generation
         return generation
 
@@ -229,7 +229,7 @@ class RolloutSampler(PoolSampler):
         self._tell(refused, "do not go on from their saved states, and begin new episodes")
 
     def _tell(self, states: EnvStates, what: str) -> None:
-        """Warn of environments with a text in ``states``, once; ``what``: is lost."""
+        """Warn once that ``what`` of the environments with a text in ``states`` is lost."""
         reasons = [each for each in states.values() if isinstance(each, str)]
         if reasons and what not in self._told:
             self._told.add(what)
@@ -261,11 +261,11 @@ class RolloutSampler(PoolSampler):
                 self.close()
 
     def _end_early(self) -> None:
-        """Take in what was collected of a rollout, from wherever it was left; go on from there."""
+        """Take in the steps of an interrupted rollout; the next rollout continues from them."""
         pool, boundary = self._pool, self._boundary
         group, t = self._sending
         if group >= 0 and pool.is_released(group):
-            self._num_sent[group] = t + 1  # it was sent, and perhaps not noted
+            self._num_sent[group] = t + 1  # Ctrl-C may have come between the send and its note
         # All first: a worker that is lost meanwhile changes rows of other groups, too.
         for group in range(len(pool.columns)):
             if pool.is_released(group):
@@ -278,8 +278,8 @@ class RolloutSampler(PoolSampler):
         self._stage = "ready"
 
     def _forget_sent(self) -> None:
-        # Of the rollout that is collected: steps that each group was sent, and who was sent which
-        # one last, or is about to be.
+        # In this rollout: the last group and step sent or about to be sent, and the number of steps
+        # sent to each group.
         self._sending = (-1, 0)
         self._num_sent = [0] * len(self._pool.columns)
 
@@ -366,7 +366,7 @@ class RolloutSampler(PoolSampler):
             self._pool.replaced.clear()
 
     def _placed(self) -> AbstractContextManager[MoveOn | None]:
-        """Within, the threads that collect are where they belong."""
+        """Keep the threads that collect on their cores within."""
         return nullcontext()
 
     def get_state(self) -> SamplerState:
@@ -402,7 +402,7 @@ class RolloutSampler(PoolSampler):
 def _make_config(
     config: SamplerConfig | None, settings: Mapping[str, Any], seed: int
 ) -> SamplerConfig:
-    """``config`` with ``settings`` in place of its own; groups are two if they can be.
+    """Return ``config`` with ``settings`` in it; by default with two groups if possible.
 
     Raises:
         ValueError: a setting is unknown or out of range, or an argument is of another type.
@@ -462,7 +462,7 @@ class SerialSampler(RolloutSampler):
     def start(
         self, state: SamplerState | None = None, look: Callable[[int], object] = count_nothing
     ) -> None:
-        """As in `RolloutSampler`."""
+        """Start the environments, see `RolloutSampler`."""
         with self._taking_back():
             super().start(state, look)
 

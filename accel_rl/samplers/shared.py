@@ -46,58 +46,45 @@ class PoolSpec(NamedTuple):
 class Descriptors(NamedTuple):
     """File descriptors that a worker inherits.
 
-    ``setup``: memory with the pickled `Setup`. ``report``: memory, where it says why it failed.
-    ``life``: read end of its own life pipe. ``memory``: the shared memory. ``factory``: memory
-    with the pickled factory of the environments, the same for all workers. ``wake``: eventfd, the
-    number of orders that have come. ``started``: eventfd, its environments are reset. ``states``:
-    memory of its own, where it leaves the states of its environments when asked.
+    All but ``life`` and the eventfds are memory.
     """
 
-    setup: int
-    report: int
-    life: int
-    memory: int
-    factory: int
-    wake: int
-    started: int
-    states: int
+    setup: int  # pickled `Setup`
+    report: int  # error or place of the worker, written by it
+    life: int  # read end of its own life pipe
+    memory: int  # the shared memory
+    factory: int  # pickled factory of the environments, the same for all workers
+    wake: int  # eventfd: number of new orders
+    started: int  # eventfd: its environments are reset
+    states: int  # states of its environments, written by it on request
 
 
 class Setup(NamedTuple):
-    """What a worker is told at its start.
-
-    ``niceness``: by how much it yields to the policy, if that runs on the workers' cores.
-    ``awake_seconds``: how long it looks for the next order before it sleeps; None: it takes an
-    order only after it has read its signal.
-    ``start_rows[group]`` is the observation row that its first observations go to, or
-    `WAIT_FOR_RESET` if they come with the next reset of what waits. ``states``: what environments
-    go on from instead. ``countdown`` and ``ready``: of each of its groups, for `count_down`.
-    ``autoreset``: as in `Block`.
-    """
+    """The start message of a worker."""
 
     worker: int
     spec: PoolSpec
     config: SamplerConfig
-    autoreset: Autoreset | None
+    autoreset: Autoreset | None  # as in `Block`
     seed: int
     restart: int
     cpus: tuple[int, ...]
-    niceness: int
-    awake_seconds: float | None
-    start_rows: list[int]
-    states: EnvStates
-    countdown: dict[int, int | None]
-    ready: dict[int, int]
+    niceness: int  # by how much it yields to the policy, if that runs on the workers' cores
+    awake_seconds: float | None  # of looking for the next order before sleeping; None: read signals
+    start_rows: list[int]  # of each group's first observations; `WAIT_FOR_RESET`: after a reset
+    states: EnvStates  # to continue from instead
+    countdown: dict[int, int | None]  # eventfds of its groups, for `count_down`
+    ready: dict[int, int]  # eventfds of its groups, for `count_down`
 
 
 def create_memory(spec: PoolSpec) -> int:
-    """A file descriptor of new, zeroed shared memory for ``spec``; it dies with its last holder."""
+    """Return a descriptor of new, zeroed shared memory for ``spec``; freed with its last holder."""
     size = spec.rollout.nbytes + layout_bytes(_layout(spec))
     return shared_memory.create("accel_rl", size)
 
 
 def map_memory(spec: PoolSpec, descriptor: int) -> SharedArrays:
-    """Views of the shared memory behind ``descriptor``, in either process."""
+    """Return views of the shared memory behind ``descriptor``, in either process."""
     size = spec.rollout.nbytes + layout_bytes(_layout(spec))
     buffer = mmap.mmap(descriptor, size)
     arrays = carve(_layout(spec), buffer, offset=spec.rollout.nbytes)

@@ -1,4 +1,4 @@
-"""What steps the environments of a block: `OneByOne` for single environments, `AtOnce` for a batch.
+"""Steppers of a block's environments: `OneByOne` for single environments, `AtOnce` for a batch.
 
 Both write results into the rollout, and return the few environments in which something ended. What
 follows an end is the same for both, and is in `accel_rl.samplers.block`.
@@ -35,12 +35,12 @@ _OF_BATCHES = {
 _T = TypeVar("_T")
 
 State = bytes | str | None
-"""Of an environment, as `encode_state` returns it; a text of why it cannot be saved; None: nothing
-for that is there."""
+"""Bytes from `encode_state`, the reason why an environment cannot be saved, or None without saved
+state."""
 
 
 class Stepper(Protocol):
-    """``n`` environments as a `Block` uses them, by their numbers ``0 .. n - 1``.
+    """The environments ``0 .. n - 1`` of a `Block`.
 
     All methods but `get_state` and `call` raise SamplerError if an environment raises, or returns
     something that it must not.
@@ -72,9 +72,7 @@ class Stepper(Protocol):
         """
         ...
 
-    def seed(self, seeds: Mapping[int, np.random.SeedSequence]) -> None:
-        """Seed environments."""
-        ...
+    def seed(self, seeds: Mapping[int, np.random.SeedSequence]) -> None: ...
 
     def reset(self, which: Sequence[int], out: NDArray[Any]) -> None:
         """Reset the environments in ``which``; first observations go to ``out``, ``[n, ...]``."""

@@ -186,7 +186,7 @@ def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
 
 
 def _take_place(setup: Setup) -> None:
-    """Move to this worker's CPUs, and yield to other processes as much as it is told."""
+    """Move to this worker's CPUs, and yield to other processes by its ``niceness``."""
     if setup.cpus:
         os.sched_setaffinity(0, setup.cpus)
     os.nice(setup.niceness)

@@ -59,10 +59,10 @@ NICENESS = 5
 class Workers:
     """Processes by number, not started yet; each steps its columns of the groups when released.
 
-    `close` may come at any time, from another thread or a signal handler. So whoever calls what
-    uses descriptors does it within ``with workers:``; until the last such block is left, `close`
-    ends processes and leaves the descriptors open, so that no other file gets their numbers.
-    The calls of each step write ``uses``, which has an item for each such block, themselves.
+    `close` may come at any time, from another thread or a signal handler. So use descriptors only
+    within ``with workers:``. Until the last such block is left, `close` ends processes and leaves
+    the descriptors open, so that no other file gets their numbers. ``uses`` has an item for each
+    such block; calls of each step write it themselves.
 
     Args:
         slices: who steps what, in order of worker.
@@ -72,11 +72,10 @@ class Workers:
     Attributes:
         slices_of: the slices of each worker.
         members: the workers of each group.
-        orders: what the workers are told.
+        orders: the orders to workers.
         worker_of: workers by the ``pidfd`` of their processes.
-        generation: how often environments have started anew.
-        inherited_from: if this process is a fork of the one that made this, the pid of that; else
-            0.
+        generation: number of times that environments were replaced.
+        inherited_from: pid of the process that made this, if this process is a fork of it; else 0.
 
     Raises:
         SamplerError: this is not Linux, or no more files can be opened.
@@ -154,14 +153,14 @@ class Workers:
         self.started = opened(os.eventfd(0, flags))
         for descriptor in (*self.ready, self.started):
             # Edge-triggered: another group that is ready must not keep this process from sleeping.
-            # Each signal is told once, whether those before were read or not.
+            # Each signal is reported once, even if earlier ones were not read.
             self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
 
     def __enter__(self) -> None:
-        """Within, no descriptor of this is closed.
+        """Keep descriptors open within.
 
         Raises:
-            SamplerError: this was closed, or is that of another process.
+            SamplerError: this was closed, or belongs to another process.
         """
         self.uses.append(None)
         if self.is_closed:
@@ -220,7 +219,7 @@ class Workers:
             self._epoll.register(process.pidfd, select.EPOLLIN)
 
     def check_open(self) -> None:
-        """Raises SamplerError if this is closed, or that of another process."""
+        """Raise SamplerError if this is closed, or belongs to another process."""
         if self.inherited_from:
             raise of_another_process(self.inherited_from)
         if self.is_closed:
@@ -231,15 +230,15 @@ class Workers:
         return [each.group for each in self.slices_of[worker]]
 
     def poll(self, seconds: float) -> list[int]:
-        """Sleep until something happens, or so long; the descriptors to which it did, in order.
+        """Wait up to ``seconds`` for events; return their descriptors, in order.
 
-        None once this is closed, by a signal handler or another thread.
+        The list is empty once this was closed, by a signal handler or another thread.
         """
         happened = self._epoll.poll(seconds)
         return [] if self.is_closed else [descriptor for descriptor, _ in happened]
 
     def hung(self, worker: int, group: int) -> WorkerError:
-        """Kill a worker that is late with its order of ``group``; what to say of it."""
+        """Kill a worker that is late with its order of ``group``; return the error."""
         command = int(self.arrays.command[group])
         option = TIMEOUTS[command]
         process = self.processes[worker]
@@ -254,7 +253,7 @@ class Workers:
         return error
 
     def late_start(self, worker: int) -> WorkerError:
-        """What to say of a worker that has not started in time."""
+        """Return the error of a worker that has not started in time."""
         process = self.processes[worker]
         return WorkerError(
             f"{process.describe()} has not started its environments{process.place()} within "
@@ -280,14 +279,13 @@ class Workers:
     def close(self, grace_seconds: float = 5.0) -> None:
         """End the workers, by force after ``grace_seconds`` or while they start.
 
-        A worker gets the time of its longest order so far on top, since it may be in one, but
+        A worker may be in an order, so it has the time of its longest order so far on top, but
         ``step_timeout_seconds`` at most.
 
-        Calling it again does nothing, or ends what a call that was cut short has left. From another
-        thread it waits for the first call; within that, from a signal handler, it returns at once.
-        While another thread starts or forgets a worker, that thread closes, when it is done: it may
-        be in a signal handler that waits for this one. In a fork of the process that made them it
-        does nothing: they go on.
+        A second call completes a call that was cut short. It waits for a call in another thread; in
+        a signal handler during the first call, it returns at once. While another thread starts or
+        forgets a worker, that thread closes afterwards, since it may be in a signal handler that
+        waits for this thread. In a fork, this does nothing.
         """
         if self.inherited_from:
             return
@@ -310,7 +308,7 @@ class Workers:
             self._closing.release()
 
     def _take(self, grace_seconds: float) -> bool:
-        """Wait for the lock; False: who has it closes, or does not let go of it in time."""
+        """Wait for the lock. Return False if its holder closes, or keeps it too long."""
         most = grace_seconds + self._config.step_timeout_seconds + KILL_SECONDS
         deadline = monotonic() + most
         while not self._closing.acquire(timeout=_CHANGE_SECONDS):
@@ -320,7 +318,7 @@ class Workers:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Within, this thread changes the processes, and no other; closes at the end if asked."""
+        """Let only this thread change the processes within; close at the end if asked to."""
         try:
             with self._closing, self:
                 self._is_changing = True

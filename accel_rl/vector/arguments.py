@@ -1,4 +1,4 @@
-"""What a user gives to `VectorEnv`, checked and in the form that it works with."""
+"""Checks the arguments of `VectorEnv`, and brings them into the form that it works with."""
 
 from __future__ import annotations
 
@@ -26,11 +26,7 @@ _MAX_SEED = 2**63 - 1
 
 
 class Kind(NamedTuple):
-    """What one environment is like; ``gymnasium_spec`` and ``metadata`` are Gymnasium's.
-
-    ``own_reset``: how a batch resets itself; None: it is no batch. ``rests``: as in
-    `check_autoreset`.
-    """
+    """Facts about one environment; ``gymnasium_spec`` and ``metadata`` are Gymnasium's."""
 
     spec: EnvSpec
     observation_space: gymnasium.Space[Any]
@@ -39,15 +35,15 @@ class Kind(NamedTuple):
     is_gymnasium: bool
     gymnasium_spec: Any
     metadata: dict[str, Any]
-    own_reset: BatchReset | None = None
-    rests: bool = True
+    own_reset: BatchReset | None = None  # of a batch; None: it is no batch
+    rests: bool = True  # as in `check_autoreset`
     render_mode: str | None = None
 
 
 def find_factory(
     env: str | Callable[[], Any], atari: AtariConfig | None, info_keys: Sequence[str]
 ) -> tuple[EnvFactory, Kind]:
-    """A factory of what ``env`` names, and what its environments are like.
+    """Return a factory of the environments that ``env`` names, and facts about them.
 
     Raises:
         ValueError: there is no such environment, it cannot be made, or ``atari`` or ``info_keys``
@@ -64,7 +60,7 @@ def find_factory(
 
 
 def find_mode(mode: AutoresetMode | str, affinity: str) -> AutoresetMode:
-    """The mode itself or the one with this value.
+    """Return an autoreset mode from itself or its value.
 
     Raises:
         ValueError: there is no such mode, or no such affinity of a vector environment.
@@ -87,10 +83,10 @@ def reset_orders(
     options: dict[str, Any] | None,
     own_reset: BatchReset | None = None,
 ) -> NDArray[np.int64]:
-    """What `Block` is told for the arguments of `VectorEnv.reset`, ``[num_envs]``.
+    """Return the orders of `Block.reset` for the arguments of `VectorEnv.reset`, ``[num_envs]``.
 
     Raises:
-        ValueError: they are not as documented there.
+        ValueError: an argument is not as `VectorEnv.reset` documents it.
     """
     mask = _find_mask(num_envs, options)
     orders = np.full(num_envs, NEW_GAME if mask is None else NEXT_EPISODE)
@@ -143,7 +139,7 @@ def _kind_of(env: Environment | Simulators) -> Kind:
 
 
 def _check_names(info_keys: Sequence[str]) -> None:
-    """Raises ValueError where names and masks in a vector environment's infos would collide."""
+    """Raise ValueError if names and masks in a vector environment's infos would collide."""
     names = [*OWN_INFOS, *info_keys]
     masks = {f"_{name}" for name in names}
     for key in info_keys:

@@ -1,7 +1,7 @@
-"""What was found about an environment, and how one rule after another is tested.
+"""Findings about an environment, one for each rule.
 
-Each rule is tested by itself and in a thread of its own, so that one that is broken, or an
-environment that hangs, does not keep the others from being tested.
+Each rule is tested in a thread of its own, so that the others are tested even if a rule is broken
+or the environment hangs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class NotTested(Exception):
 
 
 def require(holds: object, detail: str) -> None:
-    """Raise `Broken` unless it holds."""
+    """Raise `Broken` with ``detail`` unless it ``holds``."""
     if not holds:
         raise Broken(detail)
 
@@ -121,7 +121,7 @@ def _find(rule: str, test: Callable[[], object], timeout: float) -> Finding:
 
 @contextmanager
 def leaving_nothing() -> Iterator[None]:
-    """Within, no process may be started that is not ended, but Python's own tracker."""
+    """Raise `Broken` if a process that was started within goes on, except Python's own tracker."""
     this = psutil.Process()
     before = set(this.children(recursive=True))
     yield

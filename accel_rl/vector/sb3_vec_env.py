@@ -52,7 +52,7 @@ class SB3VecEnv(VecEnv):
         super().__init__(env.num_envs, env.single_observation_space, actions)
 
     def reset(self) -> Any:
-        """First observations of new episodes."""
+        """Return first observations of new episodes."""
         observation, told = self._env.reset_each(self._seeds, None, self._options)
         self._returns[:] = self._lengths[:] = 0
         self.reset_infos = [{} for _ in range(self.num_envs)]
@@ -62,7 +62,7 @@ class SB3VecEnv(VecEnv):
         return observation
 
     def step_async(self, actions: Array) -> None:
-        """Release all environments; ``actions``: ``[num_envs, ...]``."""
+        """Release all environments with ``actions``, ``[num_envs, ...]``."""
         spec = self._env.env_spec
         if isinstance(self.action_space, spaces.MultiBinary):  # policies there give 0.0 and 1.0
             switches = np.asarray(actions).astype(np.int8)
@@ -114,7 +114,7 @@ class SB3VecEnv(VecEnv):
         self._env.close()
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """An attribute of each environment."""
+        """Return an attribute of each environment."""
         known = {
             "render_mode": self._env.render_mode,
             "spec": self._env.spec,
@@ -128,27 +128,25 @@ class SB3VecEnv(VecEnv):
         return self._reach(get_attr, indices, attr_name)
 
     def has_attr(self, attr_name: str) -> bool:
-        """Whether each environment has an attribute, which stays in its worker."""
+        """Return whether each environment has an attribute, which stays in its worker."""
         return all(self._reach(has_attr, None, attr_name))
 
     def get_images(self) -> Sequence[Any]:
-        """What each environment renders; None without ``render_mode="rgb_array"``."""
+        """Return each environment's picture; None without ``render_mode="rgb_array"``."""
         if self.render_mode != "rgb_array":
             return [None] * self.num_envs
         return self.env_method("render")
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Set an attribute of each environment."""
         self._reach(set_attr, indices, attr_name, value)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method of each environment."""
         return self._reach(call, indices, method_name, method_args, method_kwargs)
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Indices = None) -> list[bool]:
-        """Whether each environment has such a wrapper."""
+        """Return whether each environment has such a wrapper."""
         if wrapper_class is Monitor:  # which this is for all
             return [True for _ in self._get_indices(indices)]
         return self._reach(is_wrapped, indices, wrapper_class)

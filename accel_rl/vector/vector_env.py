@@ -600,7 +600,7 @@ def _read_only(_: Any, array: Array) -> Array:
 
 
 def _where(mask: NDArray[np.bool_], infos: dict[str, Any]) -> dict[str, Any]:
-    """Our own infos of the step, for the environments in ``mask`` alone."""
+    """Return our own infos of the step, only for the environments in ``mask``."""
     return {
         "raw_reward": np.where(mask, infos["raw_reward"], 0.0),
         "_raw_reward": mask.copy(),

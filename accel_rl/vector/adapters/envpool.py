@@ -84,17 +84,13 @@ def _import(name: str) -> Any:
 
 
 class EnvPool:
-    """``n`` environments of an EnvPool task as `accel_rl.envs.Simulators`.
+    """A batch of environments of an EnvPool task: `accel_rl.envs.Simulators`.
 
     EnvPool seeds environments when it makes them, so they are made in the first reset, and made
     again when all of them have new seeds.
 
     Args:
-        task: as in `make_envpool`.
-        autoreset: as there.
-        num_threads: as there.
-        info_keys: as there.
-        options: as there.
+        task, autoreset, num_threads, info_keys, options: as in `make_envpool`.
         n: the number of environments.
     """
 

@@ -205,7 +205,7 @@ class GymnasiumVector:
         self.env.close()
 
     def _take_seeds(self, mask: NDArray[np.bool_]) -> Any:
-        """The seeds of the environments in ``mask``, which later resets no longer have."""
+        """Return the seeds of the environments in ``mask``, and clear them for later resets."""
         seeds: list[int | None] = [
             seed if each else None for seed, each in zip(self._seeds, mask.tolist(), strict=True)
         ]

@@ -75,7 +75,7 @@ class AtariEnv:
         return self._spec
 
     def seed(self, seed: np.random.SeedSequence) -> None:
-        """Seeds the environment's generator and the emulator, which loads its ROM anew (70 ms)."""
+        """Seed the environment's generator and the emulator, which loads its ROM again (70 ms)."""
         self._rng = np.random.default_rng(seed)
         self._load(int(seed.generate_state(1)[0]) >> 1)
 
@@ -164,7 +164,7 @@ class AtariEnv:
         self._lives, self._num_steps, self._last_code = state["counts"]
 
     def _change_lives(self) -> bool:
-        """Presses the buttons if a life was lost, and returns that; lives may also be won."""
+        """Press the buttons if a life was lost; return whether one was. Lives may also be won."""
         num_lives = self._get_lives()
         lost_life = 0 < num_lives < self._lives
         if lost_life:
@@ -176,7 +176,7 @@ class AtariEnv:
         return lost_life
 
     def _stick(self, action: int) -> tuple[list[int], int]:
-        """What the step presses, frame by frame: the action, or again what the frame before did."""
+        """Return the buttons of each frame: the action, or those of the frame before."""
         code, last_code = self._codes[action], self._last_code
         codes = []
         for draw in self._rng.random(self._config.frame_skip).tolist():

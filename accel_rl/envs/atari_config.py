@@ -1,4 +1,4 @@
-"""How Atari games are played. Loads no emulator, so that configurations stay light."""
+"""The options of Atari games. Loads no emulator, so that configurations stay light."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ NOOP, FIRE, UP = 0, 1, 2  # the emulator's own codes, in whatever action set
 
 
 class GameFacts(NamedTuple):
-    """What a game's ROM tells. Action codes are the emulator's own."""
+    """Facts from a game's ROM. Action codes are the emulator's own."""
 
     minimal_actions: tuple[int, ...]
     legal_actions: tuple[int, ...]
@@ -33,7 +33,7 @@ def atari_games() -> tuple[str, ...]:
 
 
 def check_game(game: str) -> None:
-    """Raises a `ValueError` that offers close names unless ``game`` is one of `atari_games`."""
+    """Raise a `ValueError` that offers close names unless ``game`` is one of `atari_games`."""
     if game not in atari_games():
         close = close_names(game, atari_games())
         offer = f"did you mean {close}?" if close else f"there are {', '.join(atari_games())}"
@@ -41,9 +41,9 @@ def check_game(game: str) -> None:
 
 
 def load_emulator(game: str, seed: int) -> ale_py.ALEInterface:
-    """An emulator with ``game`` loaded, one frame an ``act``, its own sticky actions off, silent.
+    """Return a silent emulator of ``game``, one frame an ``act``, without its sticky actions.
 
-    ``seed``: 0 to 2**31 - 1, for the console's memory and timer, which come up with random values.
+    ``seed``, 0 to 2**31 - 1, draws the first values of the console's memory and timer.
     """
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     emulator = ale_py.ALEInterface()

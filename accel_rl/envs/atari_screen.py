@@ -44,12 +44,12 @@ _SAME = np.arange(256, dtype=np.uint8)
 
 
 def shows_ntsc_colours(emulator: ale_py.ALEInterface) -> bool:
-    """Whether `NTSC_GREY` gives the grey levels of the emulator's present screen."""
+    """Return whether `NTSC_GREY` has the grey levels of the emulator's present screen."""
     return np.array_equal(NTSC_GREY[emulator.getScreen()], emulator.getScreenGrayscale())
 
 
 class _Buffers:
-    """What is needed only between a frame's `Screen.hold` and its `Screen.push`."""
+    """Arrays that a frame needs only between its `Screen.hold` and its `Screen.push`."""
 
     def __init__(self, size: tuple[int, int]) -> None:
         height, rows = size
@@ -76,9 +76,9 @@ _thread = _ThreadBuffers()
 class Screen:
     """Grey frames of one emulator, and the stack of the newest ``frame_stack``.
 
-    For each frame call `hold` when the first of its two screens is there, and `push` at the second,
-    with no other screen of this thread in between. ``is_ntsc``: `NTSC_GREY` is this game's palette;
-    others cost 20 us more a frame.
+    For each frame call `hold` at the first of its two screens, and `push` at the second, with no
+    other screen of this thread in between. A game whose palette is not `NTSC_GREY` (``is_ntsc`` is
+    False) costs 20 us more a frame.
     """
 
     def __init__(
@@ -111,33 +111,34 @@ class Screen:
         self._orders = [np.roll(np.arange(frame_stack), -first) for first in range(frame_stack)]
 
     def hold(self) -> None:
-        """Takes the emulator's screen as the first of the frame's two."""
+        """Take the emulator's screen as the first of the frame's two."""
         self._buffers = _thread.buffers(self._size)
         self._get_screen(self._buffers.held)
 
     def push(self, out: NDArray[np.uint8]) -> None:
-        """Pools the emulator's screen with the held one, and writes the new stack to ``out``.
+        """Pool the emulator's screen with the held one, and write the new stack to ``out``.
 
-        ``out``: ``[frame_stack, rows, columns]``, oldest frame first.
+        Args:
+            out: ``[frame_stack, rows, columns]``, oldest frame first.
         """
         self._update_frame()
         self.push_frame(self._frame, out)
 
     def push_frame(self, frame: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
-        """Appends a frame made before, ``[rows, columns]``, and writes the stack to ``out``."""
+        """Append a frame made before, ``[rows, columns]``, and write the stack to ``out``."""
         history, oldest = self._history, self._oldest
         history[oldest] = frame
         self._oldest = oldest = (oldest + 1) % len(history)
         history.take(self._orders[oldest], 0, out, "clip")
 
     def frame_alone(self) -> NDArray[np.uint8]:
-        """A frame ``[rows, columns]`` of the emulator's screen alone; the stack stays as it is."""
+        """Return a frame ``[rows, columns]`` of the emulator's screen, without pushing it."""
         self.hold()
         self._update_frame()
         return self._frame.copy()
 
     def blank(self) -> None:
-        """Forgets the stack: its frames are black."""
+        """Make all frames of the stack black."""
         self._history[...] = 0
 
     def get_state(self) -> EnvState:

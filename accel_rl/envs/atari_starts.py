@@ -1,4 +1,4 @@
-"""How an Atari game starts, and saved start states where every start is the same.
+"""The start of an Atari game, and saved start states of games that always start the same.
 
 A start is: emulator reset; then NOOP, FIRE and UP, one frame each, where the game's minimal action
 set has them; then a number of no-ops, one frame each. The reset alone takes some 3.7 ms, as long as
@@ -56,7 +56,7 @@ def start_game(emulator: ale_py.ALEInterface, presses: tuple[int, ...], num_noop
 def save_starts(
     emulator: ale_py.ALEInterface, screen: Screen, presses: tuple[int, ...], max_noops: int
 ) -> list[SavedStart]:
-    """The starts with 0 to ``max_noops`` no-ops, one after another from one reset (some 6 ms)."""
+    """Return the starts with 0 to ``max_noops`` no-ops, all from one reset (some 6 ms)."""
     start_game(emulator, presses, 0)
     starts = [SavedStart(emulator.cloneState(), screen.frame_alone())]
     for _ in range(max_noops):
@@ -67,7 +67,7 @@ def save_starts(
 
 @functools.cache
 def starts_are_identical(game: str, presses: tuple[int, ...]) -> bool:
-    """Whether an emulator of ``game`` always starts alike: memory at once, memory and screen later.
+    """Return whether ``game`` always starts alike: memory at once, memory and screen later.
 
     Runs in emulators of its own with fixed seeds, so that every process comes to the same answer
     and no environment's randomness is touched. Takes up to 0.7 s, once in a process.

@@ -1,4 +1,4 @@
-"""What a simulator must offer, and what one step of it returns.
+"""Protocols of simulators, and the result of a step.
 
 Simulators write their observations straight into an array that the caller owns (a row of a rollout
 in shared memory), so that nothing is copied afterwards. Everything here is NumPy: a simulator

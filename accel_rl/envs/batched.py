@@ -21,7 +21,7 @@ from accel_rl.spaces import zeros
 from accel_rl.system.functions import find_function
 
 BatchReset = Literal["disabled", "next_step", "same_step"]
-"""How a batch resets its environments, as in Gymnasium's autoreset modes."""
+"""Ways in which a batch resets its environments, as in Gymnasium's autoreset modes."""
 
 ADAPTERS = "accel_rl.vector.adapters."
 """Package of the adapters. Modules of it are found by name, since they lie above this one."""
@@ -68,7 +68,7 @@ class Results(NamedTuple):
 
 @runtime_checkable
 class Simulators(Protocol):
-    """``n`` environments of one spec, which one call steps.
+    """A batch of ``n`` environments of one spec, which one call steps.
 
     Rows of ``out`` (``[n, ...]``, of the spec's dtype) and of the results belong to the caller.
 
@@ -196,7 +196,7 @@ def call_factory(factory: Callable[..., Any], env_index: int) -> Any:
 
 
 def name_of(factory: Callable[..., Any]) -> str:
-    """Return what messages call the environments of a factory."""
+    """Return the name of a factory's environments in messages."""
     name = getattr(factory, "__name__", None)
     if name is None and isinstance(factory, partial):
         return name_of(factory.func)
@@ -238,7 +238,7 @@ def takes_index(factory: Callable[..., Any]) -> bool:
 
 
 def _as_simulators(made: Any, n: int, name: str) -> Any:
-    """What a function of `Batched` has made; a vector environment of Gymnasium's in its adapter."""
+    """Return ``made``, in an adapter if it is a vector environment of Gymnasium's."""
     vector = sys.modules.get("gymnasium.vector")
     if vector is None or not isinstance(made, vector.VectorEnv):
         return made

@@ -82,7 +82,7 @@ def _make_batch(batched: Batched, n: int, first_index: int) -> Simulators:
 
 
 class _Clipped:
-    """What both have in common; the rest is that of ``env``."""
+    """Base of both wrappers, which have all attributes of ``env``."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -94,7 +94,7 @@ class _Clipped:
 
     @property
     def spec(self) -> EnvSpec:
-        """The environment's, with floats that are clipped."""
+        """Spec of ``env``, whose bounded floats are marked as clipped."""
         return self._spec
 
     def __getattr__(self, name: str) -> Any:
@@ -104,20 +104,18 @@ class _Clipped:
 
 
 class Clipped(_Clipped):
-    """One environment."""
+    """An environment whose actions are clipped to their bounds."""
 
     env: Environment
 
     def step(self, action: Any, out: Array) -> StepResult:
-        """Take a step with the action within the bounds."""
         return self.env.step(clip(self._space, action), out)
 
 
 class ClippedBatch(_Clipped):
-    """A batch."""
+    """A batch whose actions are clipped to their bounds."""
 
     env: Simulators
 
     def step(self, action: Array, out: Array, results: Results) -> None:
-        """Take a step with the actions within the bounds."""
         self.env.step(clip(self._space, action), out, results)

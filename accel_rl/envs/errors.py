@@ -17,7 +17,7 @@ class EnvError(ValueError):
 
 
 def failure(name: str, call: str, error: BaseException) -> str:
-    """Return what to say behind the name of environment ``name``, which raised ``error``."""
+    """Return the text of a message about ``error`` of environment ``name``, without the name."""
     if isinstance(error, EnvError):
         return str(error).removeprefix(f"environment {name}").lstrip(": ")
     try:
@@ -28,7 +28,7 @@ def failure(name: str, call: str, error: BaseException) -> str:
 
 @contextmanager
 def naming(name: str, call: str) -> Iterator[None]:
-    """Within, what environment ``name`` raises in ``call`` is told as an `EnvError`."""
+    """Raise errors of environment ``name`` in its method ``call`` as `EnvError`."""
     try:
         yield
     except EnvError:

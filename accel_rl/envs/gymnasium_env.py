@@ -53,13 +53,15 @@ class GymnasiumEnv:
     ``action_mask`` makes the mask in ``info``, of resets too, a leaf of the observation. An
     observation of one array becomes the leaf ``observation`` then.
 
-    ``env``: the Gymnasium environment. ``options``: for its next reset alone.
-    ``first_action``: where its action space starts.
-
     Args:
         make: makes the environment.
-        name: what messages call it.
+        name: name of the environment in messages.
         info_keys: of bools and numbers.
+
+    Attributes:
+        env: the Gymnasium environment.
+        options: options of its next reset only.
+        first_action: the first number of its action space.
 
     Raises:
         EnvError: from the constructor for spaces or keys that do not fit; from ``reset`` and
@@ -122,8 +124,8 @@ class GymnasiumEnv:
             observation, reward, terminated, truncated, info = returned
         except (TypeError, ValueError):
             raise self._wrong_return("step", _STEP_RETURNS, returned) from None
-        # A step of CartPole takes 6 us: here each look-up and each call counts. Whoever writes the
-        # reward into a rollout checks it.
+        # A step of CartPole takes 6 us: here each look-up and each call counts. Steppers check the
+        # reward, which they write into a rollout.
         self._write(observation, info, out, "step")
         if terminated is not False and terminated is not True:
             terminated = self._flag("terminated", terminated)
@@ -136,7 +138,7 @@ class GymnasiumEnv:
         self.env.close()
 
     def _read_spaces(self, info_keys: Sequence[str]) -> None:
-        """Raises EnvError unless they are spaces that fit."""
+        """Read the spaces. Raise EnvError if one does not fit."""
         name = self._name
         for space in _SPACES:
             if not hasattr(self.env, space):
@@ -180,7 +182,7 @@ class GymnasiumEnv:
             ) from None
 
     def _with_mask(self, observation: Space, action: Space) -> Space:
-        """``observation`` with the leaf of a mask that comes in ``info``."""
+        """Return ``observation`` with the leaf of a mask that comes in ``info``."""
         mask = mask_space(action)
         if mask is None:
             raise EnvError(
@@ -221,7 +223,7 @@ class GymnasiumEnv:
         return bool(array.item())
 
     def _numbers(self, info: Mapping[str, Any], call: str) -> list[float]:
-        """The values under the info keys; NaN for one that is not there."""
+        """Return the values under the info keys; NaN for a missing key."""
         self._check_info(info, call)
         numbers: list[float] = []
         for key in self._info_keys:
@@ -313,7 +315,7 @@ class GymnasiumEnv:
 
 
 def number_of(seed: np.random.SeedSequence) -> int:
-    """The plain number that environments of Gymnasium are seeded with."""
+    """Return the plain number that environments of Gymnasium are seeded with."""
     if isinstance(seed.entropy, int) and not seed.spawn_key:
         return seed.entropy
     return int(seed.generate_state(1)[0])
@@ -360,7 +362,7 @@ def _part(space: Any, path: Path, leaf: Leaf) -> Part:
 
 
 def _own_action(space: Any, action: Any) -> Any:
-    """``action``, a view of shared memory, as the environment's own value."""
+    """Return ``action``, a view of shared memory, as the environment's own value."""
     if isinstance(space, spaces.Discrete):
         return action
     return np.array(action, space.dtype)  # a copy, which the environment may keep

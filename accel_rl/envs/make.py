@@ -99,7 +99,7 @@ def is_atari_game(env: str) -> bool:
 
 
 def _atari_games() -> tuple[tuple[str, ...], str]:
-    """The games that can be played, and what to install if none can."""
+    """Return the games that can be played, and the package to install if there are none."""
     try:
         from accel_rl.envs.atari_games import atari_games
     except ImportError as error:
@@ -108,10 +108,7 @@ def _atari_games() -> tuple[tuple[str, ...], str]:
 
 
 def make_from_callable(make: Callable[[], Any], info_keys: Sequence[str] = ()) -> EnvFactory:
-    """A factory from any function that returns a ``gymnasium.Env`` or an `Environment`.
-
-    ``info_keys``: as in `make_env_factory`.
-    """
+    """Return a factory from a function that returns a ``gymnasium.Env`` or an `Environment`."""
     return _named(name_of(make), _call, make, name_of(make), info_keys)
 
 
@@ -242,7 +239,7 @@ def _make_from_function(path: str, info_keys: Sequence[str], env_index: int = 0)
 
 
 def _call(make: Callable[..., Any], name: str, info_keys: Sequence[str], env_index: int = 0) -> Any:
-    """What ``make`` returns, as an `Environment` or a `Batched`."""
+    """Call ``make``, and return the result as an `Environment` or a `Batched`."""
     env = call_factory(make, env_index)
     gymnasium = sys.modules.get("gymnasium")  # not loaded for an environment that needs it not
     if gymnasium is not None and isinstance(env, gymnasium.Env):

@@ -1,4 +1,4 @@
-"""What a vector environment does to single environments beside steps and resets.
+"""Calls of a vector environment in single environments, beside steps and resets.
 
 Functions take an environment, ours or one of Gymnasium's in a `GymnasiumEnv`, and run where it is.
 """
@@ -19,7 +19,7 @@ class Request(NamedTuple):
     Attributes:
         function: called with the environment and its arguments; or the name of a method of `Block`,
             called with the number of the environment in the block and its arguments.
-        arguments: for each environment that is meant, by its column.
+        arguments: for each environment to call, by its column.
     """
 
     function: Callable[..., Any] | str
@@ -27,7 +27,7 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a call returned, or the name of its error and the message."""
+    """The result of a call, or the name of its error and the message."""
 
     value: Any
     error: str = ""

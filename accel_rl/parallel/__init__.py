@@ -1,4 +1,4 @@
-"""How learners apply gradients: flat parameters, update rules, and the exchange between them."""
+"""Flat parameters, update rules, and the exchange of gradients between learners."""
 
 from accel_rl.parallel.all_reduce import AllReduce, fingerprint
 from accel_rl.parallel.config import ParallelConfig

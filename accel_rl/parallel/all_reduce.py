@@ -57,24 +57,23 @@ class AllReduce(Local):
         self._reduce(self._group.sum_, self.parameters.gradient_and_more)
 
     def apply(self, rate: float | Tensor) -> Tensor:
-        """As `Local.apply`, with the mean over all samples."""
+        """Divide the gradient by the number of samples, and apply it as `Local.apply` does."""
         # Where nobody has a sample, the gradients are 0.
         self.parameters.gradient.div_(torch.where(self._weight > 0, self._weight, 1.0))
         return super().apply(rate)
 
     def sum(self, x: Tensor) -> Tensor:
-        """As `Exchange.sum`, in a tensor of its own."""
+        """Return a new tensor; see `Exchange.sum`."""
         return self._reduce(self._group.sum_, x.clone())
 
     def maximum(self, x: Tensor) -> Tensor:
-        """As `Exchange.maximum`, in a tensor of its own."""
+        """Return a new tensor; see `Exchange.maximum`."""
         return self._reduce(self._group.maximum_, x.clone())
 
     def take_metrics(self) -> dict[str, float]:
-        """As `Local.take_metrics`, with ``all_reduce_seconds``.
+        """Return those of `Local.take_metrics`, and ``all_reduce_seconds`` since the last call.
 
-        These were spent in all-reduces since the last call, waiting included. On a GPU that is the
-        time to launch them.
+        Waiting counts. On a GPU it is the time to launch all-reduces.
         """
         seconds, self._seconds = self._seconds, 0.0
         return {**super().take_metrics(), "all_reduce_seconds": seconds}

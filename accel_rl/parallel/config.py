@@ -1,4 +1,4 @@
-"""How several learners of one run work together."""
+"""Options of runs with several learners."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def _pulls_nothing(run: Any) -> str | Literal[False]:
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelConfig:
-    """Of no effect where there is one learner, but for ``sync=store``.
+    """Options of several learners. With one learner only ``sync=store`` has an effect.
 
     Raises:
         ValueError: a value is out of range.
     """
 
     sync: Literal["all_reduce", "store"] = option("all_reduce", common=True)
-    """How learners share their updates.
+    """Way in which learners share their updates.
     all_reduce: they divide each batch and make one update of it together. store: each updates
     parameters in shared memory with batches of its own."""
     sync_period: int = option(1, idle=when("parallel.sync", "all_reduce"))

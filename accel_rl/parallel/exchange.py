@@ -22,14 +22,14 @@ LASAGNE_EPS = 1e-7
 """in the factor of `clip_gradient_`"""
 
 State = dict[str, dict[str, Tensor]]
-"""What to save: by kind ("parameters", or one of the rule's), then by parameter name; and "counts",
-with "num_updates", 0-d int64."""
+"""Tensors to save, by kind ("parameters", or one of the rule's), then by parameter name; and
+"counts", with "num_updates", 0-d int64."""
 
 
 class Exchange(Protocol):
-    """How the gradient of one learner changes its parameters, alone or together with others.
+    """Applies the gradient of one learner to its parameters, alone or together with others.
 
-    What a class that inherits from this does not define is as for one learner alone.
+    The methods of this class are those of a learner without others.
 
     Attributes:
         parameters: parameters and gradients of the learner's network, as flat tensors.
@@ -196,13 +196,13 @@ class Local(Exchange):
 
 
 def make_state(parameters: FlatParameters, flats: Mapping[str, Tensor], num_updates: int) -> State:
-    """What to save of ``flats``, ``[P]`` each, that are laid out like ``parameters``."""
+    """Return the state of ``flats``, ``[P]`` each, which are laid out like ``parameters``."""
     named = {kind: parameters.to_named(flat) for kind, flat in flats.items()}
     return {**named, "counts": {"num_updates": torch.tensor(num_updates)}}
 
 
 def load_state(parameters: FlatParameters, flats: Mapping[str, Tensor], state: State) -> int:
-    """Fill ``flats`` from what `make_state` gave; returns its ``num_updates``.
+    """Fill ``flats`` from a result of `make_state`; return its ``num_updates``.
 
     Raises:
         ValueError: ``state`` is of another model or rule.
@@ -214,7 +214,7 @@ def load_state(parameters: FlatParameters, flats: Mapping[str, Tensor], state: S
 
 
 def check_kinds(state: State, flats: Iterable[str]) -> None:
-    """Raises ValueError unless ``state`` holds ``flats`` and counts, and nothing else."""
+    """Raise ValueError unless ``state`` holds ``flats`` and counts, and nothing else."""
     expected = {*flats, "counts"}
     if state.keys() != expected:
         raise ValueError(

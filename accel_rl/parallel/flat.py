@@ -99,9 +99,9 @@ class FlatParameters:
                 assert found.stride() == view.stride(), f"the {what} of {name} has other strides"
 
     def layers(self) -> dict[str, slice]:
-        """Where the parameters of each module that owns some lie, by its name: together, in order.
+        """Return the slice of each module's own parameters, by the module's name, in order.
 
-        The model itself, where it owns some, is ``model``.
+        The name of the model itself is ``model``.
         """
         layers: dict[str, slice] = {}
         ends = [*self._offsets.values(), len(self.parameter)][1:]

@@ -1,4 +1,4 @@
-"""What learners in step compute together: sums, maxima, and what one of them has for all."""
+"""Collective calls of learners in step: sums, maxima and broadcasts."""
 
 from __future__ import annotations
 
@@ -96,6 +96,6 @@ class TorchGroup(Group):
 
 
 def first_line(error: Exception) -> str:
-    """What ``error`` of torch.distributed says, without places in its source and its guesses."""
+    """Return the first line of torch.distributed's ``error``, without source lines and guesses."""
     line = re.sub(r"^\[\S+:\d+\] ", "", functions.first_line(error))
     return line.partition(". This is typically")[0]

@@ -1,9 +1,9 @@
-"""How the learners of a run find the store through which they talk.
+"""The store through which the learners of a run talk.
 
 On one machine the store is anonymous memory (`MachineStore`), which only processes of the same user
 can open. Our own launcher makes it. Under other launchers the first learner makes it, and tells the
-others where it is through the store of `torch.distributed`, which reaches over a network. Over
-several machines that one is all there is. It asks nobody who he is; see docs/safety.md.
+others where it is through the store of `torch.distributed`, which reaches over a network. Learners
+on several machines use only that one. It authenticates nobody; see docs/safety.md.
 """
 
 from __future__ import annotations

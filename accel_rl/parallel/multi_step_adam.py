@@ -73,7 +73,7 @@ class MultiStepAdam(StoreExchange):
         self.pull()
 
     def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
-        """As `Exchange.step`: a step of Adam, and in every ``sync_period``-th a visit."""
+        """Take a step of Adam; visit the store in every ``sync_period``-th. See `Exchange.step`."""
         gradient = self.parameters.gradient
         norm = clip_gradient_(gradient, *self._clipping)
         self.num_updates += 1
@@ -95,7 +95,7 @@ class MultiStepAdam(StoreExchange):
         return norm
 
     def pull(self) -> None:
-        """Take what is in the store now; steps that it has not seen go into it first."""
+        """Push steps that the store has not seen, then take its parameters."""
         if self._num_unsynced:
             self._synchronize()
         else:
@@ -103,12 +103,12 @@ class MultiStepAdam(StoreExchange):
             self.parameters.parameter.copy_(self._local[0])
 
     def state_dict(self) -> State:
-        """As `StoreExchange.state_dict`, after a `pull`."""
+        """Call `pull`, then return `StoreExchange.state_dict`."""
         self.pull()
         return super().state_dict()
 
     def load_state_dict(self, state: State) -> None:
-        """As `StoreExchange.load_state_dict`; steps that the store has not seen are dropped."""
+        """Drop steps that the store has not seen; see `StoreExchange.load_state_dict`."""
         self._forget_steps()
         super().load_state_dict(state)
 

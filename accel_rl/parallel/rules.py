@@ -20,7 +20,7 @@ def rmsprop_(
     decay: float,
     eps: float,
 ) -> None:
-    """One step of RMSProp with ``eps`` inside the root. ``lr``: a number, or a 0-d tensor.
+    """Take a step of RMSProp with ``eps`` inside the root. ``lr`` is a number or a 0-d tensor.
 
     ``mean_square <- decay * mean_square + (1 - decay) * gradient ** 2``;
     ``parameter <- parameter - lr * gradient / sqrt(mean_square + eps)``.
@@ -47,7 +47,7 @@ def adam_(
     beta2: float,
     eps: float | Tensor,
 ) -> None:
-    """A step of Adam (Kingma and Ba 2015, arXiv:1412.6980), with the ``rate`` of `adam_rate`.
+    """Take a step of Adam (Kingma and Ba 2015, arXiv:1412.6980) with the ``rate`` of `adam_rate`.
 
     ``mean <- beta1 * mean + (1 - beta1) * gradient``;
     ``mean_square <- beta2 * mean_square + (1 - beta2) * gradient ** 2``;
@@ -82,7 +82,7 @@ def adam_(
 
 
 def adam_rate(lr: float, beta1: float, beta2: float, step: int) -> float:
-    """``lr * sqrt(1 - beta2 ** step) / (1 - beta1 ** step)``, in Adam's ``step``-th step."""
+    """Return Adam's rate: ``lr * sqrt(1 - beta2 ** step) / (1 - beta1 ** step)``."""
     return lr * math.sqrt(1 - beta2**step) / (1 - beta1**step)
 
 
@@ -97,7 +97,7 @@ def radam_(
     beta2: float,
     eps: float,
 ) -> None:
-    """A step of rectified Adam (Liu et al. 2020, arXiv:1908.03265), with the rate of `radam_rate`.
+    """Take a step of rectified Adam (Liu et al. 2020, arXiv:1908.03265); see `radam_rate`.
 
     With a rate of at least 0 it is `adam_`. With a rate below 0 it is not rectified yet: the
     moments change as in `adam_`, and ``parameter <- parameter - |rate| * mean``.
@@ -116,7 +116,7 @@ def radam_(
 
 
 def radam_rate(lr: float, beta1: float, beta2: float, step: int) -> float:
-    """The rate of rectified Adam's ``step``-th step: below 0 where that is not rectified.
+    """Return the rate of rectified Adam's ``step``-th step, below 0 if it is not rectified.
 
     With ``rho_inf = 2 / (1 - beta2) - 1`` and ``rho = rho_inf - 2 * step * beta2 ** step / (1 -
     beta2 ** step)``, a step is rectified where ``rho > 5``, as in `torch.optim.RAdam`; the paper

@@ -14,7 +14,7 @@ Combine = Callable[[Tensor], Tensor]
 
 
 class Running:
-    """Such numbers of one learner, or of several that change them alike.
+    """Running numbers of one learner, or of several that change them alike.
 
     Attributes:
         value: ``[n]``, as this learner last saw them.
@@ -24,7 +24,7 @@ class Running:
         self.value = value
 
     def renew(self, combine: Combine) -> None:
-        """Make them what ``combine`` makes of them."""
+        """Replace the numbers by ``combine`` of them."""
         self.value = combine(self.value)
 
     def restore(self, value: Tensor) -> None:
@@ -32,17 +32,17 @@ class Running:
         self.value = value
 
     def newest(self) -> Tensor:
-        """Return what goes into a checkpoint, ``[n]``."""
+        """Return the numbers for a checkpoint, ``[n]``."""
         return self.value
 
 
 class SharedRunning(Running):
-    """The same for learners that share a store, where no change by another is lost.
+    """Running numbers of learners that share a store, which keeps the changes by all of them.
 
     Args:
-        value: What they begin with, ``[n]``, the same in all learners.
+        value: The first numbers, ``[n]``, the same in all learners.
         store: of one chunk with the array "running", like ``value``.
-        is_first: Whether this learner's checkpoint is the one that they go on from.
+        is_first: Whether all learners go on from this learner's checkpoint.
     """
 
     def __init__(self, value: Tensor, store: ParameterStore, *, is_first: bool) -> None:
@@ -51,7 +51,7 @@ class SharedRunning(Running):
         self._is_first = is_first
 
     def renew(self, combine: Combine) -> None:
-        """As `Running.renew`, of the numbers in the store, under its lock.
+        """Replace the numbers in the store, under its lock.
 
         Raises:
             TimeoutError: The lock did not come free.
@@ -64,13 +64,13 @@ class SharedRunning(Running):
             chunk.flip(num_updates + 1)
 
     def restore(self, value: Tensor) -> None:
-        """As `Running.restore`; the first learner's are those of all."""
+        """Go on from the first learner's ``value``, ``[n]``."""
         self.value = value
         if self._is_first:
             self._store.write({"running": value}, num_updates=0)
 
     def newest(self) -> Tensor:
-        """As `Running.newest`: those of the store."""
+        """Return the numbers in the store, ``[n]``."""
         return self._store.read()[0]["running"]
 
 
@@ -80,8 +80,8 @@ def share_running(team: Team, timeout_seconds: float, name: str, value: Tensor) 
     Args:
         team: The learners.
         timeout_seconds: How long a lock may take.
-        name: Serves once.
-        value: What they begin with, ``[n]``.
+        name: Name of the numbers, used once.
+        value: The first numbers, ``[n]``.
 
     Raises:
         TeamError: Another learner is gone.

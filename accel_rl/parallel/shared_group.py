@@ -1,13 +1,13 @@
 """All-reduce among the learners of one machine, in memory that they share.
 
-Each writes its numbers into a slot of its own. When all have, each adds up its part of all slots,
-in the order of the learners, into a common result; when all parts are there, each copies that. So
-every number is read from the slots once, whatever the number of learners.
+Each learner writes its numbers into a slot of its own. When all have written, each learner adds up
+its part of all slots, in the order of the learners, into a common result. When all parts are there,
+each learner copies the result. So every number is read from the slots once.
 
-They wait for one another by pipes: whoever has come so far writes a mark into those of all others,
-and sleeps until it has found one of each in its own. The kernel orders memory by that, on x86 and
-on ARM: what was written before a mark is seen by whoever has read it. Pipes and memory have no
-names that could be left behind: others open them through ``/proc/PID/fd/N``.
+Learners wait for one another by pipes: each writes a mark into the pipes of all others, and sleeps
+until its own pipe has a mark of each. The kernel orders memory by that, on x86 and on ARM: a
+learner that has read a mark sees what was written before it. Pipes and memory have no names that
+could be left behind: others open them through ``/proc/PID/fd/N``.
 """
 
 from __future__ import annotations
@@ -46,8 +46,13 @@ class SharedGroup(Group):
 
     Tensors of a GPU go by way of the memory, which is then registered with CUDA.
 
-    ``timeout_seconds``: how long any wait for another may take. ``address``: what the others need
-    to know, in `connect`.
+    Args:
+        rank: rank of this learner.
+        size: number of learners.
+        timeout_seconds: longest wait for another learner.
+
+    Attributes:
+        address: this learner, for `connect` in all learners.
     """
 
     def __init__(self, rank: int, size: int, timeout_seconds: float) -> None:

@@ -5,16 +5,15 @@ The memory is anonymous (`accel_rl.system.shared_memory`). It has
     words     for each chunk one cache line: version, last holder of the lock, updates of each slot
     chunks    for each chunk two slots ``[K, n]``: K arrays (parameters, then the rule's state)
 
-A chunk's valid slot is ``version % 2``. Whoever holds the chunk's lock writes all arrays into the
+A chunk's valid slot is ``version % 2``. The holder of the chunk's lock writes all arrays into the
 other slot and then counts the version up, so a writer that is killed anywhere loses its own push of
 this chunk and nothing else.
 
-Readers take the same lock as writers. It is held for one copy, and a message about a time-out can
-name who holds it. It also orders memory, on x86 and on ARM: the lock and its release are the
-kernel's, so whoever takes it sees all that was written before. That holds for a holder that was
-killed, for the kernel drops its lock when all its threads have ended; and what such a holder wrote,
-it wrote in the order of its program, the slot before the version. Different chunks may be from
-different moments; that is by design.
+Readers take the same lock as writers, for one copy. A message about a time-out names its holder.
+The lock also orders memory, on x86 and on ARM: the kernel takes and releases it, so its next holder
+sees all that was written before. If a holder was killed, the kernel releases its lock when all its
+threads have ended; and the holder wrote in the order of its program, the slot before the version.
+Different chunks may be from different moments; that is by design.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _WORDS = 8  # of int64: a cache line
 class Chunk:
     """A chunk in shared memory, to be used under its lock alone.
 
-    ``elements``: where it lies in the flat vectors, ``n`` of them. ``slots``: two, ``[K, n]`` each.
+    Its ``elements`` are a slice of the flat vectors, and its two ``slots`` are ``[K, n]`` each.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ LEARNER_UPDATES = "learner_updates"
 
 
 class Block(NamedTuple):
-    """Where a chunk is changed, on the learner's device: a slot itself, or a copy on the GPU."""
+    """A chunk that is changed on the learner's device: a slot itself, or a copy on the GPU."""
 
     whole: Tensor  # [K, n], of which the others are views
     parameters: Tensor  # [n]
@@ -79,7 +79,7 @@ def open_store(
 
 
 def _about(parameters: FlatParameters, rule: Rule) -> dict[str, str]:
-    """What all learners must agree on."""
+    """Return facts that all learners must agree on."""
     dtype = str(parameters.parameter.dtype).removeprefix("torch.")
     return {"parameters": repr(parameters.layout), "dtype": dtype, "rule": repr(rule)}
 
@@ -158,10 +158,10 @@ class StoreExchange(Exchange):
     def take_metrics(self) -> dict[str, float]:
         """Return metrics since the last call.
 
-        ``learning_rate`` is that of the last update.
+        ``learning_rate`` is the rate of the last update.
         ``push_lag_min``, ``push_lag_mean`` and ``push_lag_max`` are numbers of updates by others
         between this learner's last read of a chunk and its push, NaN without a push.
-        ``lock_wait_seconds`` is the time spent waiting for locks, and ``push_seconds`` that of
+        ``lock_wait_seconds`` is the time spent waiting for locks, and ``push_seconds`` the time of
         pushes, waiting included.
         """
         measured, self._measured = self._measured, _Measured()
@@ -205,7 +205,7 @@ class StoreExchange(Exchange):
         self.pull()
 
     def _make_blocks(self, chunk: Chunk) -> tuple[Block, Block]:
-        """Where to change the chunk so that it comes into slot 0, and into slot 1."""
+        """Return the blocks in which to change the chunk for slot 0 and for slot 1."""
         names = self._store.arrays[1:]
         if self._device.type != "cuda":
             first, second = (Block.of(slot, names) for slot in chunk.slots)
@@ -214,7 +214,7 @@ class StoreExchange(Exchange):
         return staging, staging
 
     def _take_over(self) -> None:
-        """Make the learner's copy that of the store."""
+        """Copy the store's parameters to the learner."""
         self._wait_for_device()
         for chunk, waited in self._store.visit():
             self._measured.lock_wait_seconds += waited
@@ -228,8 +228,7 @@ class StoreExchange(Exchange):
 
         Args:
             num_updates: number of steps of the rule that ``change`` makes.
-            change: changes a copy of a chunk. It is given the chunk, the number of updates that it
-                has had, and where the copy is.
+            change: called with a chunk, its number of updates, and the block to change.
         """
         began, measured, lags = time.perf_counter(), self._measured, []
         if self._is_on_gpu:  # else the backward pass would be waited for under the first lock
@@ -258,7 +257,7 @@ class StoreExchange(Exchange):
 
 @dataclass
 class _Measured:
-    """What happened since metrics were last taken; ``lag`` in updates, one for each chunk."""
+    """Sums since metrics were last taken; each chunk has a lag, in updates."""
 
     num_lags: int = 0
     lag_total: int = 0

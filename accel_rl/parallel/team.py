@@ -40,7 +40,7 @@ _R = TypeVar("_R")
 
 
 def _touching_store(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """``method``, with errors of the store as a `TeamError`: it ends with the launcher."""
+    """Raise errors of the store, which ends with the launcher, as `TeamError`."""
 
     @functools.wraps(method)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -327,7 +327,6 @@ class Team:
             os.close(self._processes.popitem()[1])
 
     def _has_ended(self, rank: int) -> bool:
-        """Whether that learner's process has, if it is watched."""
         process = self._processes.get(rank)
         return process is not None and bool(select.select([process], [], [], 0)[0])
 
@@ -339,17 +338,14 @@ class Team:
 
     @_touching_store
     def _find(self, key: str, count: int = 0) -> bytes | None:
-        """What is written under ``key``; None if it is not there yet.
-
-        ``count``: what must have been reached at least, where it was written by `reach`.
-        """
+        """Return the value of ``key``; None if missing, or if `reach` wrote less than ``count``."""
         if self._store is None or not self._store.check([key]):
             return None
         found: bytes = self._store.get(key)
         return found if not count or json.loads(found)[0] >= count else None
 
     def _wait_for(self, key: str, rank: int, count: int = 0) -> bytes | None:
-        """As `_find`, after waiting for it; None if the learner that writes it is lost."""
+        """Wait for `_find`; return None if the learner that writes the value is lost."""
         deadline = time.monotonic() + self.timeout_seconds
         pause = 0.0005
         while (found := self._find(key, count)) is None:
@@ -366,7 +362,7 @@ class Team:
         return found
 
     def _read_from(self, rank: int, key: str) -> Any:
-        """What that learner writes under ``key``.
+        """Wait for the value that a learner writes under ``key``, and return it.
 
         Raises:
             TeamError: the learner has ended, or has not written it in time.
@@ -377,7 +373,7 @@ class Team:
 
 
 def _python_number(value: object) -> Any:
-    """``value``, a number of NumPy, as one of Python."""
+    """Return a number of NumPy as one of Python."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")

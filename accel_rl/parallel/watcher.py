@@ -22,7 +22,7 @@ class Watcher:
 
     Args:
         processes: Descriptors of the other learners' processes (pidfds), by rank.
-        has_left: Tells of a rank that has ended whether it had said so before: then all is well.
+        has_left: Returns whether a rank that has ended had announced its end.
         patience_seconds: How long the main thread has for calling `rest`.
     """
 
@@ -40,7 +40,7 @@ class Watcher:
         self._thread.start()
 
     def rest(self) -> None:
-        """The main thread has noticed, or leaves; this process ends as it will."""
+        """Stop watching: the main thread has noticed, or ends the process itself."""
         if self._rest >= 0:
             os.eventfd_write(self._rest, 1)
             self._thread.join()

@@ -1,4 +1,4 @@
-"""What `QueuedSampler` may be given."""
+"""Checks of the arguments of `QueuedSampler`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from accel_rl.samplers.base import SamplerConfig
 
 
 def check_queued(config: SamplerConfig, max_agents: int) -> None:
-    """Raises ValueError where an option of ``config`` has no use with agents that never wait."""
+    """Raise ValueError if an option of ``config`` has no use with agents that never wait."""
     check_kind(int, max_agents=max_agents)
     if config.reset_policy != "immediate":
         raise ValueError(
@@ -36,7 +36,7 @@ def check_queued(config: SamplerConfig, max_agents: int) -> None:
 
 
 def check_queues(max_prediction_batch: int, training_queue_size: int, gamma: float) -> None:
-    """Raises ValueError where one is not in its range."""
+    """Raise ValueError if an argument is out of range."""
     sizes = {
         "max_prediction_batch": max_prediction_batch,
         "training_queue_size": training_queue_size,

@@ -52,7 +52,7 @@ class GA3CConfig(LearnerConfig):
     entropy_coefficient: float = option(0.01, common=True)
     """Weight of the entropy of the policy, in nats."""
     reduction: Literal["sum", "mean"] = "sum"
-    """How the loss of a batch combines its samples."""
+    """Combination of the losses of a batch's samples."""
     vtrace: bool = False
     """Use returns and advantages of V-trace within each segment (Espeholt et al.
     2018), against the policy lag."""
@@ -158,7 +158,7 @@ class GA3CConfig(LearnerConfig):
 
 
 class Samples(NamedTuple):
-    """``N`` samples of ``K`` segments of at most ``T`` steps, on the learner's device.
+    """A batch of ``N`` samples from ``K`` segments of at most ``T`` steps, on the learner's device.
 
     A network that remembers goes through segments side by side: sample ``i`` is in row ``place[i]``
     of ``[T * K]``, and the other rows, behind the ends of shorter segments, are of no effect.
@@ -184,15 +184,18 @@ def ga3c_loss(
     entropy_coefficient: float,
     log_eps: float,
 ) -> A2CLoss:
-    """The loss of GA3C (Babaeizadeh et al. 2017, arXiv:1611.06256, section 4.1).
+    """Return the loss of GA3C (Babaeizadeh et al. 2017, arXiv:1611.06256, section 4.1).
 
     ``total = policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy``, with
     ``policy_loss = -advantage * l(pi(action))``, in the paper with the advantage ``R - V``,
     ``value_loss = (R - V) ** 2`` and ``entropy = -sum_a pi(a) * l(pi(a))``;
     ``l(p) = log(p + log_eps)``.
 
-    ``output``: logits ``[N, A]`` and value ``[N]``, float. ``action``: ``[N]`` int64. ``return_``,
-    ``advantage``: ``[N]`` float, constants.
+    Args:
+        output: logits ``[N, A]`` and value ``[N]``, float.
+        action: ``[N]`` int64.
+        return_: ``[N]`` float, constant.
+        advantage: ``[N]`` float, constant.
     """
     N = len(output.logits)
     if any(x.shape != (N,) for x in (output.value, action, return_, advantage)):
@@ -209,10 +212,12 @@ def ga3c_loss(
 
 @torch.no_grad()
 def importance_ratios(logits: Tensor, action: Tensor, behaviour_probability: Tensor) -> Tensor:
-    """``pi(action) / mu(action)``, ``[N]``.
+    """Return ``pi(action) / mu(action)``, ``[N]``.
 
-    ``logits``: ``[N, A]``, of ``pi``. ``action``: ``[N]`` int64, drawn from ``mu`` with
-    ``behaviour_probability``, ``[N]`` float.
+    Args:
+        logits: ``[N, A]``, of ``pi``.
+        action: ``[N]`` int64, drawn from ``mu``.
+        behaviour_probability: ``[N]`` float, of ``action`` under ``mu``.
     """
     if action.shape != logits.shape[:1] or behaviour_probability.shape != action.shape:
         raise ValueError(f"expected [N] with N = {len(logits)} in all arguments but the logits")
@@ -224,13 +229,18 @@ def importance_ratios(logits: Tensor, action: Tensor, behaviour_probability: Ten
 def segment_vtrace(
     samples: Samples, value: Tensor, ratio: Tensor, rho_clip: float, c_clip: float
 ) -> tuple[Tensor, Tensor]:
-    """Returns and advantages of `accel_rl.algos.returns.vtrace` for segments: two of ``[N]``.
+    """Return returns and advantages of `accel_rl.algos.returns.vtrace` for segments, ``[N]`` each.
 
-    Behind a segment comes the value that its n-step returns end with. They also tell the rewards:
+    Behind a segment comes the value that its n-step returns end with. The rewards follow from them:
     ``reward[t] = return_[t] - discount[t] * return_[t + 1]``, so that ``td_error[t] = n_step[t] -
     discount[t] * n_step[t + 1]`` with ``n_step = return_ - value``.
 
-    ``value``, ``ratio``: ``[N]`` float, of these samples, which must have ``discount``.
+    Args:
+        samples: must have ``discount``.
+        value: ``[N]`` float.
+        ratio: ``[N]`` float, of `importance_ratios`.
+        rho_clip: see `GA3CConfig`.
+        c_clip: see `GA3CConfig`.
     """
     discount = samples.discount
     assert discount is not None
@@ -249,9 +259,9 @@ def segment_vtrace(
 
 
 class GA3C:
-    """What a trainer does: one update for each batch. ``exchange``: of the model of ``agent``.
+    """Makes one update for each batch of a trainer.
 
-    The losses and the entropy in the metrics are means over samples, whatever ``reduction``.
+    The losses and the entropy in the metrics are means over samples with any ``reduction``.
     """
 
     def __init__(
@@ -269,17 +279,17 @@ class GA3C:
         self.metric_names = (*A2CLoss._fields[1:], "mean_value_target", *self._update.names)
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds beside the exchange's."""
+        """Return the state for a checkpoint, without the exchange's."""
         return self._update.get_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         self._update.set_state(state)
 
     def update(self, batch: Samples, progress: float) -> dict[str, Tensor]:
-        """One optimizer step on ``batch``; ``progress`` in [0, 1] is for the schedule.
+        """Take one optimizer step on ``batch``; ``progress`` in [0, 1] is for the schedule.
 
-        Returns metrics as 0-d tensors on the batch's device, without waiting for it. With graphs
-        the tensors of ``batch`` must be where those of the last one of this size were.
+        Return metrics as 0-d tensors on the batch's device, without waiting for it. With graphs
+        batches of equal size must be in the same memory.
         """
         rate = self.config.lr * self.config.remaining(progress)
         given = Fixed(batch) if self._is_recorded else batch
@@ -322,10 +332,10 @@ class GA3C:
 
     @torch.no_grad()
     def _targets(self, output: PolicyValue, batch: Samples) -> tuple[Tensor, Tensor]:
-        """Return what values learn, and the advantages of the actions: ``[N]`` each.
+        """Return the targets of values, and the advantages of the actions: ``[N]`` each.
 
         Raises:
-            ValueError: They need probabilities that the batch does not have.
+            ValueError: The batch lacks the probabilities of its actions.
         """
         config, value = self.config, output.value.detach()
         if not config.vtrace:

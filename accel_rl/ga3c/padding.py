@@ -1,7 +1,7 @@
-"""How GA3C's threads bring arrays to the device.
+"""Copies of arrays to the device, for GA3C's threads.
 
-They take what there is: other numbers of samples each time. A CUDA graph has one shape and reads
-the same memory each time, so that for graphs batches are filled up to a few sizes.
+The number of samples differs each time. A CUDA graph has one shape and reads the same memory each
+time, so for graphs batches are filled up to a few sizes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def padded_size(num_rows: int) -> int:
 
 
 class Places:
-    """Where arrays of at most ``most`` rows are brought on ``device``: the same memory each time.
+    """Memory on ``device`` for arrays of at most ``most`` rows, the same each time.
 
     Args:
         most: Maximum number of rows.

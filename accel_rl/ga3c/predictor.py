@@ -1,4 +1,4 @@
-"""What a predictor of GA3C does with a batch of observations."""
+"""The policy of GA3C's predictors."""
 
 from __future__ import annotations
 

@@ -25,11 +25,11 @@ class QueueClosed(Exception):
 
 
 class ClosableQueue(Generic[Item]):
-    """First in, first out, of at most ``capacity`` items, for any number of threads.
+    """A first-in, first-out queue of at most ``capacity`` items, for any number of threads.
 
-    Items have a length: `take` gives whole ones until it has enough of that. Nothing that was put
-    is lost or given twice. Closed, the queue takes nothing more and gives what it still holds;
-    whoever waits then wakes. In a fork of the process that made it, it is closed and empty.
+    Items have a length; `take` returns whole items. No item is lost or returned twice. A closed
+    queue accepts no items, still returns those that it holds, and wakes all threads that wait. In a
+    fork of the process that made it, the queue is closed and empty.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -43,12 +43,12 @@ class ClosableQueue(Generic[Item]):
         disown_in_forks(self)
 
     def __len__(self) -> int:
-        """Items in it."""
+        """Return the number of items."""
         return len(self._items)
 
     @property
     def is_full(self) -> bool:
-        """Whether whoever puts something has to wait."""
+        """Whether `put` has to wait."""
         return len(self._items) >= self._capacity
 
     def put(self, items: Sequence[Item], timeout_seconds: float) -> None:
@@ -56,7 +56,7 @@ class ClosableQueue(Generic[Item]):
 
         Raises:
             QueueClosed: it was closed; items for which there was no room before are not in it.
-            TimeoutError: likewise; there was no room for so long.
+            TimeoutError: there was no room within ``timeout_seconds``; likewise.
         """
         first = 0
         while first < len(items):
@@ -76,13 +76,13 @@ class ClosableQueue(Generic[Item]):
                 self._changed.notify_all()
 
     def take(self, least: int, timeout_seconds: float) -> list[Item]:
-        """The first items, as few as have a length of ``least`` together.
+        """Wait for and return the first items, as few as have a length of ``least`` together.
 
-        Waits until there are so many; all that there are do if the queue is full, or closed.
+        If the queue is full or closed, all its items suffice.
 
         Raises:
-            QueueClosed: it was closed and is empty.
-            TimeoutError: there were fewer for so long.
+            QueueClosed: the queue was closed and is empty.
+            TimeoutError: there were fewer within ``timeout_seconds``.
         """
         with self._changed:
             self._wait(
@@ -107,9 +107,10 @@ class ClosableQueue(Generic[Item]):
             return taken
 
     def close(self, error: str = "") -> None:
-        """Take nothing more, and wake whoever waits. Calling it again does nothing.
+        """Accept no more items, and wake all threads that wait. A second call does nothing.
 
-        ``error``: for which it is closed, as `QueueClosed` will tell.
+        Args:
+            error: the reason, for the message of `QueueClosed`.
         """
         with self._changed:
             if not self._is_closed:
@@ -141,10 +142,10 @@ class ClosableQueue(Generic[Item]):
 
 
 class PriorityLock:
-    """Who wants it `urgently` gets it before all that want it `in_turn`.
+    """A lock that threads take `urgently` before all threads that take it `in_turn`.
 
-    Locks of the standard library know no order: threads that take one again as soon as they have
-    released it may keep another one out for long. Who has it may take it again, `urgently`.
+    Locks of the standard library have no order, so threads that take a lock again at once may keep
+    another thread out for long. The thread that has this lock may take it again, `urgently`.
     """
 
     def __init__(self) -> None:
@@ -154,7 +155,7 @@ class PriorityLock:
 
     @contextmanager
     def urgently(self) -> Iterator[None]:
-        """Within, the caller has the lock."""
+        """Hold the lock within, before those that wait `in_turn`."""
         self._count(1)
         try:
             self._lock.acquire()
@@ -167,7 +168,7 @@ class PriorityLock:
 
     @contextmanager
     def in_turn(self) -> Iterator[None]:
-        """Likewise."""
+        """Hold the lock within, when no thread wants it `urgently`."""
         while True:
             with self._changes:
                 while self._num_urgent:

@@ -1,4 +1,4 @@
-"""What a GA3C run tells of its queues: metrics, the policy lag, and a picture of the tuner."""
+"""Reports on the queues of a GA3C run: metrics, the policy lag, and a picture of the tuner."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ _COUNTS = {"num_trainers": "trainers", "num_predictors": "predictors", "num_agen
 
 
 class QueueMeter:
-    """What to tell of the queues since the last time, for a row of metrics.
-
-    ``clock``: in seconds, those of pauses left out.
-    """
+    """Metrics of the queues since the last row. ``clock`` returns seconds without pauses."""
 
     def __init__(
         self, sampler: QueuedSampler, threads: QueueThreads, clock: Callable[[], float]
@@ -33,7 +30,7 @@ class QueueMeter:
         self._trainings = Trainings()
 
     def take(self) -> dict[str, float]:
-        """As `Exchange.take_metrics`."""
+        """Return the metrics since the last call."""
         now, times, done = self._clock(), self._sampler.queue_times, self._threads.read_trainings()
         before, self._times = self._times, times
         seconds, self._read_at = max(now - self._read_at, 1e-9), now
@@ -68,11 +65,14 @@ def write_lags(run_dir: Path, lags: Counter[int]) -> None:
 
 
 def draw_tuner(path: Path, rows: Sequence[Row], title: str) -> None:
-    """Writes a PNG of the counts in each window and of how fast they trained, over time.
+    """Write a PNG of the counts in each window and of how fast they trained, over time.
 
-    ``rows``: those of ``tuner.csv``, one for each window: ``seconds`` at its end, the counts that
-    ran in it, updates a second (``trainings_per_second``), and whether the counts were kept
-    (others have a hollow mark).
+    Args:
+        path: the PNG.
+        rows: those of ``tuner.csv``, one for each window: ``seconds`` at its end, its counts,
+            updates a second (``trainings_per_second``), and whether the counts were kept (others
+            have a hollow mark).
+        title: of the figure.
 
     Raises:
         OSError: the file could not be written; the one before stays.

@@ -60,7 +60,7 @@ class Tuning:
         self._counts = 0, 0
 
     def look(self) -> None:
-        """To be called often: moves on where an interval has ended."""
+        """Move on if an interval has ended. To be called often."""
         now = self._records.seconds
         counts = self._threads.trainings.count, self._sampler.queue_times.predictions
         if self._opened is None:
@@ -85,11 +85,11 @@ class Tuning:
         self._opened = None
 
     def leave_out(self, trainings: int) -> None:
-        """Made while the records' clock stood still."""
+        """Leave out ``trainings`` made while the records' clock stood still."""
         self._counts = self._counts[0] + trainings, self._counts[1]
 
     def draw(self) -> None:
-        """``tuner.png``, where an interval has ended."""
+        """Draw ``tuner.png`` if an interval has ended."""
         path = self._run_dir / "tuner.png"
         if self._rows:
             draw_or_warn(lambda: draw_tuner(path, self._rows, self._title), path, is_last=True)
@@ -97,7 +97,7 @@ class Tuning:
 
 @dataclass(kw_only=True, eq=False)
 class QueuedRun(Run[QueuedSampler, GA3C]):
-    """A run of GA3C. ``threads``: its predictors and trainers."""
+    """A run of GA3C, with threads for its predictors and trainers."""
 
     threads: QueueThreads
     exchange: VersionExchange
@@ -155,7 +155,7 @@ class QueuedRun(Run[QueuedSampler, GA3C]):
         write_lags(self.run_dir, self.threads.read_trainings().lags)
 
     def evaluate_if_due(self) -> None:
-        """As `Run.evaluate_if_due`, while agents wait."""
+        """Let agents wait during `Run.evaluate_if_due`."""
         if not self.is_evaluation_due():
             return
         with self.sampler.paused():
@@ -183,7 +183,7 @@ class QueuedRun(Run[QueuedSampler, GA3C]):
 
 
 def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
-    """A run of GA3C. ``seed``: of the simulators."""
+    """Return a run of GA3C whose simulators have this seed."""
     learner = config.learner
     assert isinstance(learner, GA3CConfig)
     device = learner_device(config, team.ranks)

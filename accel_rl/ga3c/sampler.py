@@ -49,14 +49,14 @@ QUEUE_SECONDS = 600.0
 
 
 class Prediction(NamedTuple):
-    """What a policy chose for ``n`` environments.
+    """The output of a policy for ``n`` environments.
 
     Attributes:
         action: Actions.
         value: Values of the ``n + m`` observations that the policy was given.
         version: Number of the parameters that acted.
         behaviour_probability: Probability of each action, for `Segment`. None: unknown.
-        state: What is remembered after each action, see `QueuedSampler.remember`. None: nothing.
+        state: The policy's state after each action, see `QueuedSampler.remember`. None: no state.
     """
 
     action: NDArray[np.int64]  # [n]
@@ -67,9 +67,9 @@ class Prediction(NamedTuple):
 
 
 QueuedPolicy = Callable[..., Prediction]
-"""Given observations ``[n + m, ...]`` and noise ``[n]``: actions are for the first ``n``,
-the others are the last of episodes that were cut off, of which only the value is asked. One that
-remembers is also given what is remembered before each, ``[n + m, S]`` float32."""
+"""Function of observations ``[n + m, ...]`` and noise ``[n]``. Actions are for the first ``n``
+observations; the others end truncated episodes, and only need a value. A policy that remembers is
+also given its states before the observations, ``[n + m, S]`` float32."""
 
 
 class QueueTimes(NamedTuple):
@@ -230,9 +230,9 @@ class QueuedSampler(PoolSampler):
         return self._pool.num_starting
 
     def set_num_agents(self, num_agents: int) -> None:
-        """Add agents, or let some go as they come: nobody waits for that.
+        """Add agents, or retire some when they are ready next, without waiting for that.
 
-        In a sampler that was not started, or was closed, it does nothing.
+        Does nothing in a sampler that was not started, or was closed.
 
         Raises:
             ValueError: ``num_agents`` is not in 1 .. ``max_agents``.
@@ -265,11 +265,11 @@ class QueuedSampler(PoolSampler):
         return len(added)
 
     def serve(self, policy: QueuedPolicy) -> int:
-        """One round of a predictor: take ready agents, act for them, release them.
+        """Take ready agents, act for them, and release them: one round of a predictor.
 
-        Returns for how many environments; 0 if none was ready for `TAKE_SECONDS`. Any error but
-        `QueueClosed` closes the sampler; the `QueueClosed` of others, and of whoever then takes
-        from the training queue, name it.
+        Return the number of their environments; 0 if none was ready for `TAKE_SECONDS`. Any error
+        but `QueueClosed` closes the sampler. The `QueueClosed` of other threads, of the training
+        queue too, name it.
 
         Raises:
             QueueClosed: the sampler was closed, or its training queue.
@@ -354,7 +354,7 @@ class QueuedSampler(PoolSampler):
         return places
 
     def _take_steps(self, ready: _Ready) -> tuple[Taken, int]:
-        """Take in the agents' last steps; return them, and how many they are."""
+        """Take in the agents' last steps; return them and their number."""
         m = self._envs_per_agent
         columns = (np.array(ready.agents)[:, None] * m + np.arange(m)).ravel()
         has_stepped = np.ones(len(columns), np.bool_)
@@ -379,7 +379,7 @@ class QueuedSampler(PoolSampler):
                 raise
 
     def _follow(self, taken: Taken, prediction: object) -> tuple[list[Segment], NDArray[np.int64]]:
-        """Take in what the policy said; the segments that end here, the rows of the next steps."""
+        """Take in a `Prediction`; return segments that end here, and rows of the next steps."""
         if not isinstance(prediction, Prediction):
             raise ValueError(
                 f"the policy returned {type(prediction).__name__}; of a QueuedSampler it must "
@@ -407,7 +407,7 @@ class QueuedSampler(PoolSampler):
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Within, no agent gets an action; what they do already they finish. No clock runs."""
+        """Give no agent an action within, and stop the clocks. Steps that have begun go on."""
         with self._taking.urgently(), self._pool.sending:
             began = perf_counter()
             try:
@@ -417,12 +417,12 @@ class QueuedSampler(PoolSampler):
                 self._paused_seconds += self._resumed_at - began
 
     def _clock(self) -> float:
-        """Seconds, without those of pauses."""
+        """Return seconds without pauses."""
         return perf_counter() - self._paused_seconds
 
     @property
     def times(self) -> SamplerTimes:
-        """Of predictors together; ``simulating`` is the mean of the agents that run."""
+        """Sums over predictors; ``simulating`` is the mean over the agents that run."""
         times = self.queue_times
         simulating = self.busy_seconds / max(1, self.num_agents)
         return SamplerTimes(times.predictor_waiting, times.predictor_busy, simulating)
@@ -433,9 +433,9 @@ class QueuedSampler(PoolSampler):
         return self._pool.busy_seconds
 
     def close(self) -> None:
-        """End the agents, and let trainers have what is in the queue. Again, it does nothing.
+        """End the agents; trainers can still take what is in the queue.
 
-        Nor does it in a fork of the process that started this.
+        A second call, or a call in a fork, does nothing.
         """
         if self._pool.is_inherited:  # where locks may be held by threads that are not there
             return
@@ -446,10 +446,10 @@ class QueuedSampler(PoolSampler):
 
 
 def _check_values(values: Any, num_observations: int, name: str = "values") -> NDArray[np.float32]:
-    """The ``values`` of so many observations, as an array; ``name``: what they are called.
+    """Return ``values``, called ``name`` in messages, as an array.
 
     Raises:
-        ValueError: they are not one finite number for each.
+        ValueError: they are not one finite number for each observation.
     """
     given: NDArray[np.float32] = np.asarray(values, np.float32)
     if given.shape != (num_observations,):

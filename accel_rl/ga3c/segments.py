@@ -33,7 +33,7 @@ _NOTHING = np.zeros(0, np.float32)
 
 
 class Segment(NamedTuple):
-    """``L`` steps in a row of one environment, with their n-step returns; its `len` is ``L``.
+    """A run of ``L`` steps of one environment, with their n-step returns; its `len` is ``L``.
 
     Attributes:
         observation: Observations.
@@ -59,7 +59,7 @@ class Segment(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """Environments that wait for an action, and what of their segments has ended.
+    """Environments that wait for an action, and the ends of their segments.
 
     Attributes:
         columns: The environments.
@@ -80,9 +80,8 @@ class Taken(NamedTuple):
 class Segments:
     """The running segment of each environment.
 
-    Everything of an environment belongs to the thread that has taken its agent.
-
-    ``bootstrap_on_truncation``: a time limit does not end the task.
+    Everything of an environment belongs to the thread that has taken its agent. If
+    ``bootstrap_on_truncation``, a time limit does not end the task.
     """
 
     def __init__(
@@ -114,15 +113,15 @@ class Segments:
     def remember(self, size: int, *, tells_reward: bool) -> None:
         """Keep ``size`` numbers of each environment between the policy's calls, before any step.
 
-        They are zeros where an episode begins. ``tells_reward``: the last one is the reward of the
-        last step.
+        They are zeros where an episode begins. With ``tells_reward`` the last number is the reward
+        of the last step.
         """
         self._state = np.zeros((len(self._row), size), np.float32)
         self._first_state = self._state.copy()
         self._tells_reward = tells_reward
 
     def begin(self, columns: slice) -> None:
-        """Environments of a new agent: their first observations are in row ``R``."""
+        """Begin with a new agent's environments, whose first observations are in row ``R``."""
         self._row[columns] = len(self._rollout.action) - 1
         self._rollout.valid[-1, columns] = False  # what is there is of those before them
         self._start[columns] = 0
@@ -239,10 +238,10 @@ class Segments:
         probability: NDArray[np.float32] | None = None,
         state: NDArray[np.float32] | None = None,
     ) -> NDArray[np.int64]:
-        """Note the next actions, ``[n]``, of these parameters; the rows of their steps, ``[n]``.
+        """Note the next actions, ``[n]``; return the rows of their steps, ``[n]``.
 
-        After `cut` and `states`; ``state``, ``[n, S]``, is what is remembered. Where a new round of
-        rows begins, the last observation goes to row 0.
+        Comes after `cut` and `states`. ``version`` is that of the parameters, and ``state``
+        ``[n, S]`` the policy's. If a new round of rows begins, the last observation goes to row 0.
         """
         rollout, columns = self._rollout, taken.columns
         R = len(rollout.action)
@@ -288,7 +287,7 @@ def _n_step_returns(
 
 
 class EnvNoise:
-    """For each environment a stream of its own: its ``k``-th action has the ``k``-th number of it.
+    """A stream of numbers for each environment, whose ``k``-th action uses the ``k``-th number.
 
     Streams are disjoint over seeds, environments and ``generation``.
     """
@@ -300,14 +299,14 @@ class EnvNoise:
         self._used = np.full(num_envs, _NOISE_BLOCK)
 
     def begin(self, columns: slice, generation: int) -> None:
-        """Environments ``columns`` begin their streams of this generation."""
+        """Begin the streams of environments ``columns`` for this generation."""
         for b in range(columns.start, columns.stop):
             key = (NOISE_STREAM, b, generation)
             self._rngs[b] = np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=key))
         self._used[columns] = _NOISE_BLOCK
 
     def take(self, columns: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The next number in [0, 1) of each of ``columns``, ``[n]``."""
+        """Return the next number in [0, 1) of each of ``columns``, ``[n]``."""
         for b in columns[self._used[columns] == _NOISE_BLOCK].tolist():
             rng = self._rngs[b]
             assert rng is not None, "begin first"

@@ -1,7 +1,7 @@
-"""GA3C's predictors and trainers: threads that serve agents and learn from what these do.
+"""GA3C's predictors and trainers: threads that serve agents and learn from their steps.
 
-Numbers of both can change while they run. Whoever is too many ends after what it is doing; nobody
-waits for it.
+The numbers of both can change while they run. A surplus thread ends after its present batch, and no
+thread waits for that.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ _TAKE_SECONDS = 1.0  # that a trainer waits for samples before it looks whether 
 
 @dataclass
 class Trainings:
-    """What trainers have done since the start; ``lags``: of the oldest sample of each batch, in
-    updates between acting and learning, how often each.
+    """Sums over all updates of trainers since the start.
+
+    ``lags`` counts the batches whose oldest sample had each policy lag, in updates.
     """
 
     count: int = 0
@@ -55,9 +56,9 @@ class Trainings:
 class QueueThreads:
     """Predictors and trainers of ``agent``'s model, none of them started yet.
 
-    Each has a network of its own over the parameters of ``versions``. Trainers do what ``learner``
-    does, and begin with its state. ``progress``: how far schedules have run. ``woken`` is set when
-    a thread has failed.
+    Each has a network of its own over the parameters of ``versions``. Trainers begin with the state
+    of ``learner``. ``progress`` returns how far schedules have run. ``woken`` is set when a thread
+    has failed.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class QueueThreads:
         self._sampler = sampler
         self._device = device
         self.graphs = graphs
-        # That of the model; a new thread would begin with the first one.
+        # The model's GPU; a new thread would begin with the first one.
         self._gpu = torch.cuda.current_device() if device.type == "cuda" else None
         self.trainings = Trainings()
         self.progress: Callable[[], float] = lambda: 0.0
@@ -96,7 +97,7 @@ class QueueThreads:
         return len(self._stops["trainer"])
 
     def set_counts(self, num_predictors: int, num_trainers: int) -> None:
-        """So many of each shall run from now on; none once a thread has failed."""
+        """Set the numbers of threads; no thread runs once one has failed."""
         with self._counting:
             if self._error is not None:
                 num_predictors = num_trainers = 0
@@ -116,12 +117,12 @@ class QueueThreads:
             self._threads.append(thread)
 
     def check(self) -> None:
-        """Raises what a thread has failed with."""
+        """Raise the error of a thread that has failed."""
         if self._error is not None:
             raise self._error
 
     def finish(self) -> None:
-        """No new actions; what agents have done is learned from. Returns when that is done."""
+        """Stop predictors, and wait until trainers have learned from all that agents have done."""
         with self._counting:  # still counted, for the last row of metrics
             for stop in self._stops["predictor"]:
                 stop.set()
@@ -130,12 +131,12 @@ class QueueThreads:
         self._join("trainer", _FINISH_SECONDS)
 
     def read_trainings(self) -> Trainings:
-        """A copy of ``trainings`` at one moment, without their metrics."""
+        """Return a copy of ``trainings`` at one moment, without their metrics."""
         with self._lock:
             return replace(self.trainings, lags=self.trainings.lags.copy(), metrics=[])
 
     def take_metrics(self) -> list[dict[str, Tensor]]:
-        """The learner's, of the updates since the last call."""
+        """Return the learner's metrics of the updates since the last call."""
         with self._lock:
             metrics, self.trainings.metrics = self.trainings.metrics, []
         return metrics
@@ -148,7 +149,7 @@ class QueueThreads:
 
     def _stop(self) -> None:
         self.set_counts(0, 0)
-        self._sampler.training_queue.close()  # wakes whoever waits there
+        self._sampler.training_queue.close()  # wakes threads that wait there
 
     def _join(self, kind: str, seconds: float) -> None:
         deadline = monotonic() + seconds

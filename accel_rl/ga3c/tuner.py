@@ -18,23 +18,30 @@ from collections.abc import Sequence
 import numpy as np
 
 WINDOWS_REMEMBERED = 30
-"""older ones tell of another time: load and policy change"""
+"""older windows do not count: load and policy change"""
 LARGE = 4
-"""a change is by one part in so many, and at least by one"""
+"""a change is a count divided by this number, and at least 1"""
 
 
 class Tuner:
-    """Climbs to the counts with the highest rate. ``counts``: what shall run in the coming window.
-    ``kept``: the best so far, to which a change that does not pay goes back.
+    """Climbs to the counts with the highest rate.
 
-    A change is one more or one fewer in one place, or one more everywhere, which alone pays where
-    each place waits for another; of many, a quarter more or fewer, since one would be lost in the
-    noise. All are tried in turn, in an order drawn from ``rng``; one that pays is made again at
-    once, twice as large; one that does not (or undoes one that did) comes last. One pays that was
-    faster than the window before it, whatever the speed of the machine had been earlier, and than
-    what is kept in the means over the windows remembered, so that noise settles with time.
+    A change is one more or one fewer of one count, or one more of all, which alone pays if each
+    waits for another. Large counts change by a quarter, since one would be lost in the noise. All
+    changes are tried in turn, in an order drawn from ``rng``. A change that pays is made again at
+    once, twice as large. A change that does not pay, or undoes one that did, comes last. A change
+    pays if its window was faster than the window before it, and if the mean over its windows is
+    above that of the kept counts, so that noise settles with time.
 
-    ``start``, ``least``, ``most``: ``[D]``, where to begin and the limits that no count leaves.
+    Args:
+        start: the first counts, ``[D]``.
+        least: minimum of each count.
+        most: maximum of each count.
+        rng: draws the order of changes.
+
+    Attributes:
+        counts: the counts of the coming window.
+        kept: the best counts so far.
 
     Raises:
         ValueError: ``start`` is not within the limits.
@@ -63,10 +70,9 @@ class Tuner:
         self._windows: deque[tuple[tuple[int, ...], float]] = deque(maxlen=WINDOWS_REMEMBERED)
 
     def after_window(self, rate: float) -> bool:
-        """Whether ``counts``, which ran at ``rate`` in the window that ends, are kept.
+        """Set ``counts`` for the next window. Return whether the counts of this window are kept.
 
-        Sets ``counts`` for the next window. All windows must be equally long, and the counts have
-        run through the whole of this one.
+        All windows must be equally long. In this window ``counts`` ran at ``rate`` throughout.
         """
         rate_before, self._rate = self._rate, rate
         self._windows.append((self.counts, rate))
@@ -90,7 +96,7 @@ class Tuner:
         return True
 
     def _moved(self, move: tuple[int, ...], size: int) -> tuple[int, ...] | None:
-        """``kept`` after a change, within the limits; None where there is no room for it."""
+        """Return ``kept`` after a change, within the limits; None if there is no room for it."""
         limits = zip(self.kept, move, self._least, self._most, strict=True)
         counts = tuple(
             min(max(count + size * step * max(1, count // LARGE), least), most)

@@ -40,7 +40,7 @@ class Versions:
     On a GPU all threads must use one stream, as they do unless told otherwise: what was enqueued
     by a reader before it lets a version go then runs before anything that is written there.
 
-    ``num_updates``: made so far; the latest version's number.
+    The latest version's number is ``num_updates``.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Versions:
         self._updating = threading.Lock()
 
     def take(self) -> tuple[int, Tensor, int]:
-        """The latest version: its slot, to be given back by `release`; itself; its number."""
+        """Return the latest version's slot, for `release`, its parameters, and its number."""
         with self._lock:
             self._num_readers[self._latest] += 1
             return self._latest, self._slots[self._latest], self.num_updates
@@ -75,7 +75,7 @@ class Versions:
     def update(self, gradient: Tensor, lr: float) -> tuple[Tensor, int]:
         """Make the next version with ``gradient``, ``[P]``, which is clipped in place.
 
-        Returns its norm before clipping, 0-d, and the number of the new version.
+        Return its norm before clipping, 0-d, and the number of the new version.
         """
         norm = clip_gradient_(gradient, *self._clipping)
         with self._updating:
@@ -88,13 +88,13 @@ class Versions:
         return norm, number
 
     def state_dict(self, parameters: FlatParameters) -> State:
-        """The latest version and the optimizer's state, on the CPU."""
+        """Return the latest version and the optimizer's state, on the CPU."""
         with self._updating:
             flats = {"parameters": self._slots[self._latest], **self.rule_state}
             return make_state(parameters, flats, self.num_updates)
 
     def load_state_dict(self, parameters: FlatParameters, state: State) -> None:
-        """Raises ValueError where ``state`` is of another model or rule."""
+        """Raise ValueError if ``state`` is of another model or rule."""
         with self._updating:
             slot = self._free_slot()
             flats = {"parameters": self._slots[slot], **self.rule_state}
@@ -115,12 +115,14 @@ class Versions:
 
 
 class VersionExchange(Exchange):
-    """One thread's view of `Versions`: an `Exchange` for its learner, or what it acts with.
+    """One thread's view of `Versions`, for its learner or for acting.
 
-    ``parameters``: of a network of its own. ``version``: the number of the version they are;
-    ``made``: that of the last one it made. ``take_metrics`` gives none, unless it is set.
-    ``copies``: versions are copied into memory of the network's own, as CUDA graphs need it, and
-    not looked at where they are.
+    Attributes:
+        parameters: of the thread's own network, views of a version, or with ``copies`` copies of
+            it, as CUDA graphs need them.
+        version: the number of that version.
+        made: the number of the last version that this made.
+        take_metrics: returns metrics; none unless it is set.
     """
 
     take_metrics: Callable[[], dict[str, float]]
@@ -137,7 +139,7 @@ class VersionExchange(Exchange):
 
     @property
     def num_updates(self) -> int:
-        """Of all threads."""
+        """Number of updates by all threads."""
         return self.versions.num_updates
 
     def pull(self) -> None:
@@ -147,17 +149,15 @@ class VersionExchange(Exchange):
             self._take_over()
 
     def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
-        """As `Exchange.step`. ``made`` is then the version that this made."""
+        """Make a version, and take the latest over; see `Exchange.step`."""
         norm, self.made = self.versions.update(self.parameters.gradient, lr)
         self.pull()
         return norm
 
     def state_dict(self) -> State:
-        """As `Versions.state_dict`."""
         return self.versions.state_dict(self.parameters)
 
     def load_state_dict(self, state: State) -> None:
-        """As `Versions.load_state_dict`; also takes it over."""
         self.versions.load_state_dict(self.parameters, state)
         self.close()
         self._take_over()

@@ -1,4 +1,4 @@
-"""The console that runs and tools print on, which outlives whoever reads it.
+"""The console that runs and tools print on, which outlives its reader.
 
 Names and messages of other people's files may hold escape sequences, with which terminals do more
 than print. All output goes through `LastingConsole` or `complain`, which print these plainly.
@@ -21,9 +21,9 @@ from rich.segment import Segment
 from accel_rl.system.signing import UntrustedError
 
 _GONE = (errno.EPIPE, errno.EIO)
-"""what writing fails with once a pipe's reader (``| tee``, ``| head``) or a terminal is gone"""
+"""errors of a write after a pipe's reader (``| tee``, ``| head``) or the terminal is gone"""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-"""likewise where the output goes into a file: no reason to end what has a directory of its own"""
+"""errors of a write into a file on a full disk, which do not end a run that writes elsewhere"""
 
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -54,7 +54,7 @@ def tell_error(error: Exception | str, arguments: Sequence[str] = ()) -> None:
 
 
 class LastingConsole(Console):
-    """Falls silent when nobody can read it any more, where rich ends the program or fails."""
+    """A console that falls silent without a reader, where rich ends the program or fails."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -83,8 +83,8 @@ class LastingConsole(Console):
 
 
 def discard(file: IO[str]) -> None:
-    """Lets go nowhere what is still written to ``file``, or to the same place by standard output
-    and error, such as what Python itself flushes in the end."""
+    """Discard all later output to ``file``, and to standard output and error if they are the same
+    file, such as what Python itself flushes in the end."""
     descriptors = [file.fileno()]
     for standard in (1, 2):
         with contextlib.suppress(OSError):  # it may be closed
@@ -97,7 +97,7 @@ def discard(file: IO[str]) -> None:
 
 
 def print_text(text: str) -> int:
-    """Prints ``text``, all or as much as is wanted; returns the exit code."""
+    """Print ``text``, or as much of it as the reader takes; return the exit code."""
     try:
         print(text, flush=True)
     except BrokenPipeError:  # as in `--help | head`

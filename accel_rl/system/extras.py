@@ -1,4 +1,4 @@
-"""Which packages only a part of accel_rl needs, and the message if one of them is missing.
+"""Packages that only a part of accel_rl needs, and the message if one of them is missing.
 
 `pip install accel_rl` installs what samplers and vector environments need. The extras in
 ``pyproject.toml`` add the rest, so that nobody has to install torch to step environments.

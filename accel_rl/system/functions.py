@@ -32,7 +32,7 @@ _LIBRARIES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 
 
 def find_function(option: str, path: str) -> Callable[..., Any]:
-    """What ``path`` names, ``module:function``; the module is imported.
+    """Import the module of ``path``, ``module:function``, and return the function.
 
     Raises:
         ValueError: it cannot be imported, or there is no such function. The message names
@@ -55,10 +55,10 @@ def find_function(option: str, path: str) -> Callable[..., Any]:
 
 
 def import_module(name: str, option: str, value: str) -> ModuleType:
-    """The module ``name``, for what ``option=value`` needs of it.
+    """Import the module ``name``, which ``option=value`` needs, and return it.
 
-    The current directory is searched, too, after all that is installed. Python itself looks there
-    for ``python -m`` alone, not for scripts.
+    The current directory is searched, too, after all installed packages. Python itself searches it
+    only for ``python -m``, not for scripts.
 
     Raises:
         ValueError: it cannot be imported.
@@ -89,7 +89,7 @@ def import_module(name: str, option: str, value: str) -> ModuleType:
 
 @contextmanager
 def refusing_exit() -> Iterator[None]:
-    """Within, ``sys.exit()`` of the user's code is an `ExitError`, not a quiet end of the program.
+    """Raise an `ExitError` if the user's code calls ``sys.exit()`` within.
 
     Raises:
         ExitError: such code called it. The message has its file and line.
@@ -102,22 +102,21 @@ def refusing_exit() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its kind where it has none."""
+    """Return the first line of an error's message, or its kind if it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def place_of(error: BaseException, *, libraries: bool = True) -> str:
-    """The last line of the user's own code that ``error`` came through, in brackets.
+    """Return the last line of the user's own code that ``error`` came through, in brackets.
 
-    Of a library where there is none of theirs, if ``libraries``; empty where it came through our
-    code alone.
+    If there is none, return a line of a library if ``libraries``, else an empty text.
     """
     frames = traceback.extract_tb(error.__traceback__)
     return _last_place([(each.filename, each.lineno, each.name) for each in frames], libraries)
 
 
 def place_in_dump(text: str) -> str:
-    """`place_of` for the stack that `faulthandler` has written, whose last call comes first."""
+    """Return `place_of` for a stack written by `faulthandler`, whose last call comes first."""
     frames = [(file, int(line), name) for file, line, name in _DUMPED.findall(text)]
     return _last_place(frames[::-1], libraries=True)
 

@@ -33,9 +33,9 @@ class Setting(NamedTuple):
 def taking_back(
     settings: Iterable[Setting], tell: Callable[[str], object] = lambda names: None
 ) -> Iterator[None]:
-    """Within, other people's code may change ``settings``, which afterwards are as they were.
+    """Restore ``settings`` that other people's code changed within.
 
-    ``tell`` is called with the names of those that were changed.
+    ``tell`` is called with the names of changed settings.
     """
     before = [(each, each.get()) for each in settings]
     try:
@@ -49,7 +49,7 @@ def taking_back(
 
 
 def directory(put: Callable[[str], object] = os.chdir) -> Setting:
-    """The working directory, an empty text where it was deleted."""
+    """Return the setting of the working directory, an empty text if it was deleted."""
 
     def get() -> str:
         try:

@@ -56,7 +56,7 @@ def forget_package_path() -> None:
 def die_with_server(life: int, owner: int) -> None:
     """Let the kernel kill ``owner`` when the write end of the pipe ``life`` is closed.
 
-    ``owner``: this process, or its process group, as a negative number.
+    The ``owner`` is this process, or its process group as a negative number.
     """
     import fcntl  # not on every system
 

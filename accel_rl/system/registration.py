@@ -17,13 +17,13 @@ _PORTABLE = 1  # for all of this process' GPUs
 
 
 def register(memory: Tensor, device: torch.device) -> bool:
-    """Register ``memory``, until `unregister`; whole pages, of which no other array may be.
+    """Register ``memory``: whole pages, with no other array on them.
 
-    Where CUDA cannot, as in some containers, that is said in the log, and copies give the same, but
-    take longer: they wait for each other.
+    If CUDA cannot, as in some containers, a warning says so. Copies then take longer, since they
+    wait for each other.
 
     Returns:
-        Whether it is registered, so that `unregister` is to be called.
+        Whether it is registered. Then call `unregister` in the end.
     """
     with torch.cuda.device(device):
         error = _cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE)
@@ -44,7 +44,7 @@ def register(memory: Tensor, device: torch.device) -> bool:
 
 
 def unregister(memory: Tensor) -> None:
-    """End that, when no copy is under way."""
+    """Unregister ``memory``. No copy may be in progress."""
     _cudart().cudaHostUnregister(memory.data_ptr())
 
 

@@ -25,7 +25,7 @@ def create(name: str, num_bytes: int = 0) -> int:
 
 
 def open_of(pid: int, descriptor: int, flags: int = os.O_RDWR) -> int:
-    """Return a descriptor of what a ``descriptor`` of process ``pid`` is of.
+    """Open the file behind a ``descriptor`` of process ``pid``, and return a descriptor of it.
 
     Raises:
         OSError: the process is gone, or belongs to another user.

@@ -68,7 +68,7 @@ def encode_state(state: Any) -> bytes:
 
 
 def check_takes(set_state: Callable[..., object], *arguments: object) -> None:
-    """Raises TypeError if ``set_state`` has another use: it does not take these arguments."""
+    """Raise TypeError if ``set_state`` has another use: it does not take these arguments."""
     try:
         inspect.signature(set_state).bind(*arguments)
     except ValueError:  # of functions in C nothing is known

@@ -32,10 +32,10 @@ def stop_signals() -> list[signal.Signals]:
 
 @contextmanager
 def keeping_signals() -> Iterator[None]:
-    """Within, `SIGNALS` wait. In a process that is started here they wait until it takes them.
+    """Block `SIGNALS` within. A process started here inherits that, until it takes them.
 
-    Batch systems send them to all processes of a run. One that has no handlers yet would die of
-    them, and the run would fail where it should end in order.
+    Batch systems send them to all processes of a run. A process without handlers yet would die of
+    them, and the run would fail instead of ending in order.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
@@ -49,10 +49,10 @@ LAUNCHER_VARIABLE = "ACCEL_RL_LAUNCHER"
 
 
 def is_started() -> bool:
-    """Whether a launcher, a sweep or torchrun started this process, and kills it if need be.
+    """Return whether a launcher, a sweep or torchrun started this process, and would kill it.
 
-    Who stops a whole job at once (Slurm, systemd) signals them and this process, and they pass the
-    signal on: a second one does not mean that somebody has lost patience.
+    Slurm and systemd signal all processes of a job, and the launcher passes the signal on, so a
+    second signal does not ask for an end at once.
     """
     return LAUNCHER_VARIABLE in os.environ or "TORCHELASTIC_RUN_ID" in os.environ
 
@@ -63,10 +63,10 @@ _noted: list[int] = []
 
 @contextmanager
 def noting_interrupts() -> Iterator[list[int]]:
-    """Within, a `StopRequest` knows of a Ctrl-C that came before it. Yields the list of them.
+    """Note each Ctrl-C within, for a `StopRequest` that is made later. Yield the list of them.
 
     KeyboardInterrupt may be raised where it is swallowed: while a library in C loads, or in a
-    destructor. Where Ctrl-C has a handler of the host's, or is ignored, all stays as it is.
+    destructor. If Ctrl-C is ignored or has a handler of the host's, nothing changes.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -97,12 +97,12 @@ class Interrupted(BaseException):
 class StopRequest:
     """Turns signals into a request that the training loop reads between two iterations.
 
-    Until `hold` is called a signal raises `Interrupted` wherever the program is: while simulators
-    start there is nothing to save. Workers need no word of it; they end when this process does.
-    ``before_abort`` is called when the second one ends it, to put the terminal right. A SIGHUP is
-    never the second one, since the shell and the kernel may both send it; where `is_started`, no
-    signal is. After ``max_minutes`` the program itself asks.
-    Outside the main thread, where Python allows no handlers, signals stay the host's affair.
+    Until `hold` is called, a signal raises `Interrupted` wherever the program is, since there is
+    nothing to save while simulators start. Workers end when this process does. A second signal ends
+    the process, after a call of ``before_abort`` to restore the terminal. SIGHUP is never a second
+    signal, since the shell and the kernel may both send it; if `is_started`, no signal is. After
+    ``max_minutes`` the program itself asks. Outside the main thread, where Python allows no
+    handlers, signals stay the host's.
     """
 
     def __init__(
@@ -119,11 +119,11 @@ class StopRequest:
         self._before: dict[signal.Signals, object] = {}
 
     def hold(self) -> None:
-        """From now on the loop reads ``received``."""
+        """Note later signals in ``received``, which the loop now reads."""
         self._is_held = True
 
     def is_asked(self) -> bool:
-        """Whether somebody has asked for it, or time is over."""
+        """Return whether a stop was asked for, or time is over."""
         now = monotonic()
         if now >= self._deadline:
             self.ask()
@@ -134,7 +134,7 @@ class StopRequest:
 
     @property
     def code(self) -> int:
-        """As one learner tells the others: 0, a signal's number, or `OWN_CODE`."""
+        """The number for other learners: 0, a signal's number, or `OWN_CODE`."""
         if not self.is_asked():
             return 0
         return OWN_CODE if self.is_own else int(self.received or 0)
@@ -147,7 +147,7 @@ class StopRequest:
             self.received = signal.Signals(code)
 
     def ask(self) -> None:
-        """As if a signal had come, but from the program itself, as ``is_own`` tells."""
+        """Ask for a stop from within the program, which sets ``is_own``."""
         if self.received is None:
             self.received, self.is_own = signal.SIGTERM, True
 
@@ -170,7 +170,7 @@ class StopRequest:
             signal.signal(number, before)  # type: ignore[arg-type]
 
     def _take_back(self) -> None:
-        """Handle signals for which code of others, such as an environment, has put a handler."""
+        """Handle signals again whose handler other code, such as an environment, has changed."""
         for number in self._before:
             if signal.getsignal(number) != self._handle:
                 signal.signal(number, self._handle)

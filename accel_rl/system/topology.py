@@ -1,10 +1,10 @@
-"""What this process may use of the machine, and who gets which cores.
+"""The part of the machine that this process may use, and a plan of its cores.
 
 Reading (`available_cpus`, `cpu_quota`, `free_memory`, `physical_cores`, `gpu_numa_node`) and
-planning (`plan_cores`) are apart: a plan is a pure function of a `Machine`, so that any machine can
-be planned for on any other. Linux tells all of it through ``sched_getaffinity``, cgroups and sysfs;
-where one of them is missing, each CPU counts as a core of its own, without quota and without NUMA
-node. No torch: simulator processes import this.
+planning (`plan_cores`) are apart: a plan is a pure function of a `Machine`, which may be another
+one. Linux reports all facts through ``sched_getaffinity``, cgroups and sysfs. Without them each CPU
+counts as a core of its own, without quota and without NUMA node. No torch: simulator processes
+import this.
 
 ``python -m accel_rl.system.topology`` prints the plan for this machine.
 """
@@ -22,21 +22,17 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class Core(NamedTuple):
-    """A physical core: its hyperthreads that this process may use, lowest first, and its NUMA node
-    if known.
-    """
+    """A core: the hyperthreads that this process may use, lowest first, and its NUMA node."""
 
     cpus: tuple[int, ...]
     numa_node: int | None = None
 
 
 class Machine(NamedTuple):
-    """What a process may use: cores in order of node and CPU, and its cgroup's quota in CPUs (None:
-    unlimited).
-    """
+    """The cores and CPU time that a process may use."""
 
-    cores: tuple[Core, ...]
-    quota: float | None = None
+    cores: tuple[Core, ...]  # in order of node and CPU
+    quota: float | None = None  # of its cgroup, in CPUs; None: unlimited
 
     @property
     def cpus(self) -> tuple[int, ...]:
@@ -44,7 +40,7 @@ class Machine(NamedTuple):
         return tuple(sorted(cpu for core in self.cores for cpu in core.cpus))
 
     def describe(self) -> str:
-        """One line: CPUs, cores, NUMA nodes and quota."""
+        """Return CPUs, cores, NUMA nodes and quota in one line."""
         nodes = sorted({core.numa_node for core in self.cores if core.numa_node is not None})
         where = f" on NUMA node {format_cpus(nodes)}" if nodes else ""
         quota = "no quota" if self.quota is None else f"a quota of {self.quota:g} CPUs"
@@ -52,7 +48,7 @@ class Machine(NamedTuple):
 
 
 class Seat(NamedTuple):
-    """Which of the ranks on a machine plans, and the NUMA nodes of their GPUs if known."""
+    """The rank that plans among the ranks of a machine, and the NUMA nodes of their GPUs."""
 
     rank: int = 0
     num_ranks: int = 1
@@ -60,18 +56,17 @@ class Seat(NamedTuple):
 
 
 class CorePlan(NamedTuple):
-    """Who runs where. ``worker_cpus[i]`` is for ``os.sched_setaffinity`` in worker ``i``, likewise
-    ``server_cpus``.
+    """The CPUs of each worker and of the server, for ``os.sched_setaffinity``.
 
-    With ``workers_per_core=W``, workers ``i * W .. i * W + W - 1`` are those of one core, and
-    worker ``i`` is meant to serve group ``i % W``.
+    With ``workers_per_core=W``, workers ``i * W .. i * W + W - 1`` share one core, and worker ``i``
+    serves group ``i % W``.
     """
 
     worker_cpus: tuple[tuple[int, ...], ...]
     server_cpus: tuple[int, ...]
 
     def describe(self) -> str:
-        """One line: the CPUs of each worker in turn, then the server's."""
+        """Return the CPUs of each worker in turn, then the server's, in one line."""
         places = self.worker_cpus
         if len(set(places)) == 1:
             places = places[:1]  # of all workers
@@ -81,26 +76,26 @@ class CorePlan(NamedTuple):
 
 
 def available_cpus() -> list[int]:
-    """CPUs that this process may run on, lowest first."""
+    """Return the CPUs that this process may run on, lowest first."""
     if not hasattr(os, "sched_getaffinity"):  # only Linux tells
         return list(range(os.cpu_count() or 1))
     return sorted(os.sched_getaffinity(0))
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """CPU seconds a second that the cgroup of this process may use (v2 and v1), None if unlimited.
+    """Return the CPU seconds a second that the cgroup of this process (v1 or v2) may use, or None.
 
-    A limit holds for everything below it, so the tightest one on the way up counts.
+    A limit holds for everything below it, so the tightest one on the way up counts. None is
+    unlimited.
     """
     quotas = (_folder_quota(folder) for folder in _cgroup_folders("cpu", root))
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Bytes that this process may still take: of the machine, and of its cgroup (v2 and v1) if that
-    leaves less.
+    """Return the bytes that are free on the machine and in the cgroup (v1 or v2) of this process.
 
-    Pages of files that the cgroup could drop, ``inactive_file``, are not counted as taken.
+    Pages of files that the cgroup could drop, ``inactive_file``, count as free.
     """
     import psutil  # not in simulator processes, which import this file
 
@@ -110,9 +105,7 @@ def free_memory(root: Path = Path("/")) -> int:
 
 
 def physical_cores(cpus: Iterable[int], sysfs: Path = Path("/sys")) -> list[Core]:
-    """The cores that ``cpus`` belong to, with only those hyperthreads, in order of NUMA node and
-    CPU.
-    """
+    """Return the cores of ``cpus``, with only those hyperthreads, by NUMA node and CPU."""
     wanted = set(cpus)
     nodes = {
         cpu: int(folder.name.removeprefix("node"))
@@ -128,7 +121,7 @@ def physical_cores(cpus: Iterable[int], sysfs: Path = Path("/sys")) -> list[Core
 
 
 def gpu_numa_node(pci_address: str, sysfs: Path = Path("/sys")) -> int | None:
-    """NUMA node that the GPU at ``pci_address`` hangs on, None if the machine does not say.
+    """Return the NUMA node of the GPU at ``pci_address``, None if it is unknown.
 
     ``pci_address`` is ``domain:bus:device.function`` in hexadecimal, as in ``0000:17:00.0``; the
     longer domain that NVIDIA's tools print (``00000000:17:00.0``) is understood too.
@@ -139,7 +132,7 @@ def gpu_numa_node(pci_address: str, sysfs: Path = Path("/sys")) -> int | None:
 
 
 def read_machine() -> Machine:
-    """The machine as this process may use it."""
+    """Return the part of the machine that this process may use."""
     return Machine(tuple(physical_cores(available_cpus())), cpu_quota())
 
 
@@ -155,7 +148,7 @@ def plan_cores(
     gpu_nodes: Sequence[int | None] | None = None,
     machine: Machine | None = None,
 ) -> CorePlan:
-    """Places the workers and the server of one rank.
+    """Return a plan for the workers and the server of one rank.
 
     Every rank gets a run of cores, near its GPU as far as equal shares allow; they differ by one
     core where cores do not divide. A rank that drives a GPU keeps one core near it for the server;
@@ -174,7 +167,7 @@ def plan_cores(
         machine: the machine to plan for; None: this one.
 
     Raises:
-        ValueError: ``cpus`` or ``num_workers`` cannot be had here, or no such ``cores_per_worker``.
+        ValueError: this machine does not have ``cpus``, ``num_workers`` or ``cores_per_worker``.
     """
     machine = machine or read_machine()
     cores = machine.cores if cpus is None else _only(machine, cpus)
@@ -204,7 +197,7 @@ def _count_workers(given: int | None, planned: int) -> int:
 
 
 def _describe_sharing(num_workers: int, num_cores: int, workers_per_core: int) -> str:
-    """More workers than are planned for on cores, for people; empty where there are not more."""
+    """Return a warning if there are more workers than planned for on cores; else empty."""
     planned = num_cores * workers_per_core
     if num_workers <= planned:
         return ""
@@ -217,9 +210,9 @@ def _describe_sharing(num_workers: int, num_cores: int, workers_per_core: int) -
 def _divide(
     share: tuple[Core, ...], drives_gpu: bool, node: int | None
 ) -> tuple[tuple[Core, ...], tuple[int, ...]]:
-    """The cores for workers, and the server's CPUs: all, or those of a core near a GPU's ``node``.
+    """Return the workers' cores, and the server's CPUs: all, or a core near a GPU's ``node``.
 
-    Where there is one core, both have it.
+    If there is one core, both have it.
     """
     if not drives_gpu:
         return share, tuple(sorted(cpu for core in share for cpu in core.cpus))
@@ -250,7 +243,7 @@ def join_cores(cores: Sequence[Core], cores_per_worker: int, num_workers: int) -
 
 
 def _paid_for(num_cores: int, machine: Machine, num_ranks: int) -> int:
-    """How many of a rank's cores the quota pays for."""
+    """Return the number of a rank's cores that the quota pays for."""
     if machine.quota is None:
         return num_cores
     # What is left over after whole workers, less than one CPU, is for the server.
@@ -276,7 +269,7 @@ def place_workers(
 
 
 def format_cpus(cpus: Iterable[int]) -> str:
-    """CPU ids as the kernel writes them: ``0-3,8``."""
+    """Return CPU ids as the kernel writes them: ``0-3,8``."""
     runs: list[list[int]] = []
     for cpu in sorted(cpus):
         if runs and cpu == runs[-1][-1] + 1:
@@ -287,7 +280,7 @@ def format_cpus(cpus: Iterable[int]) -> str:
 
 
 def _only(machine: Machine, cpus: Sequence[int]) -> tuple[Core, ...]:
-    """The machine's cores cut down to ``cpus``."""
+    """Return the machine's cores cut down to ``cpus``."""
     missing = sorted(set(cpus) - set(machine.cpus))
     if missing or not cpus:
         found = (
@@ -308,7 +301,7 @@ def _only(machine: Machine, cpus: Sequence[int]) -> tuple[Core, ...]:
 def _share(
     cores: Sequence[Core], rank: int, num_ranks: int, nodes: Sequence[int | None]
 ) -> tuple[Core, ...]:
-    """The run of cores of one rank, at least one core."""
+    """Return the run of cores of one rank, at least one core."""
     ordered = sorted(cores, key=_core_order)
     by_node = sorted(
         range(num_ranks), key=lambda r: (-1 if (node := nodes[r]) is None else node, r)
@@ -336,7 +329,7 @@ def _read(path: Path) -> str | None:
 
 
 def _parse_cpu_list(text: str) -> list[int]:
-    """``0-3,8`` as the kernel writes it."""
+    """Return CPU ids from a text of the kernel such as ``0-3,8``."""
     cpus: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -345,7 +338,7 @@ def _parse_cpu_list(text: str) -> list[int]:
 
 
 def _cgroup_folders(controller: str, root: Path) -> list[Path]:
-    """Folders of this process's cgroup, and of those above it, where ``controller``'s files may be.
+    """Return folders of this process's cgroup and those above it with files of ``controller``.
 
     Inside a container the path in ``/proc/self/cgroup`` may be the host's; the way up then ends at
     the container's own root, where its limit is.
@@ -366,7 +359,7 @@ def _cgroup_folders(controller: str, root: Path) -> list[Path]:
 
 
 def _folder_quota(folder: Path) -> float | None:
-    """The quota set in one cgroup folder, by whichever version's files it has."""
+    """Return the quota set in one cgroup folder of either version."""
     v2 = _read(folder / "cpu.max")
     if v2 is not None:
         quota, period = v2.split()
@@ -378,7 +371,7 @@ def _folder_quota(folder: Path) -> float | None:
 
 
 def _folder_memory(folder: Path) -> int | None:
-    """Bytes that one cgroup folder's limit leaves; None where it has none."""
+    """Return the bytes that one cgroup folder's limit leaves; None without a limit."""
     for limit_name, used_name, files in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),

@@ -60,10 +60,9 @@ class Graphs:
         return self  # which counts for all
 
     def whole(self, *functions: Callable[..., Any], kind: Kind = "updates") -> list[Recorded]:
-        """``functions`` of trees of tensors and numbers on the device, recorded for each shape.
+        """Return ``functions`` of trees of tensors and numbers, recorded for each shape.
 
-        They are called in one stream, and their results are used up before the next call of any of
-        them.
+        Call them in one stream, and use up their results before the next call of any of them.
         """
         pool = Pool()
         return [Recorded(function, self, self._device, pool, kind) for function in functions]
@@ -75,7 +74,7 @@ class Graphs:
             self._counts[kind][1] += 1
 
     def describe(self) -> str:
-        """For people: how much was done by graphs."""
+        """Return in words the number of graphs and their share of calls."""
         shares = " and ".join(
             f"{100 * replayed // max(1, num)} % of {kind}"
             for kind, (replayed, num) in self._counts.items()
@@ -87,7 +86,7 @@ class Graphs:
         """Enter the stream that records what is to run in streams like the current one.
 
         A graph's operations have the priority of the stream in which they were recorded. Torch has
-        32 streams and then gives the same ones again, so there is one for each priority, for one
+        32 streams and then returns the same again, so there is one for each priority, for one
         thread at a time.
         """
         current = torch.cuda.current_stream(self._device)
@@ -132,7 +131,7 @@ class Graphs:
 
 @dataclass
 class Pool:
-    """Memory that graphs share which are replayed in one stream, each result used up by then."""
+    """Memory of graphs in one stream, each of whose results is used up before the next replay."""
 
     handle: Any = field(default_factory=lambda: torch.cuda.graph_pool_handle())
 
@@ -169,7 +168,7 @@ def _give_up(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> No
         return
     # An operation that cannot be recorded ends the recording in CUDA. Torch keeps its own state of
     # it: its generator would refuse to draw, and its memory would free nothing of several streams.
-    # That of pinned memory stays as it is: it matters only if a recording takes pinned memory.
+    # Its state of pinned memory stays: it matters only if a recording takes pinned memory.
     index = torch.cuda.current_device() if device.index is None else device.index
     generator = torch.cuda.default_generators[index]
     generator.graphsafe_set_state(generator.clone_state().graphsafe_get_state())
@@ -181,7 +180,7 @@ def _give_up(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> No
 
 @dataclass
 class _Shape:
-    """What is kept for arguments of one shape: where they are copied, and the graph."""
+    """Copies of arguments of one shape, and their graph."""
 
     leaves: list[Any]
     num_calls: int = 0
@@ -189,7 +188,7 @@ class _Shape:
     numbers: dict[int, float] = field(default_factory=dict)  # that the device has
 
     def stage(self, index: int, given: Any) -> None:
-        """Bring one leaf where the graph reads it."""
+        """Copy one leaf to where the graph reads it."""
         if isinstance(given, Tensor):
             self.leaves[index].copy_(given, non_blocking=True)
         elif isinstance(given, float) and self.numbers.get(index) != given:
@@ -199,7 +198,7 @@ class _Shape:
 
 @dataclass
 class Recorded:
-    """A function of `Graphs.whole`; ``is_replayed``: its last call was a graph."""
+    """A function of `Graphs.whole`; ``is_replayed`` if its last call was a graph."""
 
     function: Callable[..., Any]
     graphs: Graphs
@@ -234,7 +233,7 @@ class Recorded:
         return shape.recording.result
 
     def _run(self, shape: _Shape, run: Callable[[], Any]) -> Any:
-        """Run it as it is, where others record; or record it there, after some such calls."""
+        """Run it as it is in the recording stream, or record it there after some such calls."""
         result = None
         current = torch.cuda.current_stream(self.device)
         shape.num_calls += 1
@@ -251,7 +250,7 @@ class Recorded:
 
 
 class Held:
-    """Copies of what changes its place from call to call, in a place that stays."""
+    """Copies, at fixed addresses, of tensors whose addresses change from call to call."""
 
     def __init__(self) -> None:
         self._key: Hashable = None
@@ -273,9 +272,9 @@ class Held:
 
 
 def without_inference_mode(method: Callable[..., Any]) -> Callable[..., Any]:
-    """What ``method``, of an agent, does outside of the mode that its decorator enters.
+    """Return an agent's ``method`` without the inference mode that its decorator enters.
 
-    Tensors made in that mode cannot be used by what is recorded outside of it.
+    Recordings outside of that mode cannot use tensors made in it.
     """
     inner = getattr(method, "__wrapped__", None)
     if inner is None:

@@ -1,4 +1,4 @@
-"""The rollout: ``T`` steps of ``B`` environments, time-major, and which index belongs to which.
+"""The rollout: ``T`` steps of ``B`` environments, time-major.
 
 Alignment, everywhere in this package: ``action[t]`` was chosen from ``observation[t]``;
 ``reward[t]``, ``terminated[t]`` and ``truncated[t]`` are the result of ``action[t]``.
@@ -10,8 +10,8 @@ The final observation of an episode that was truncated at ``t``, and not termina
 is kept in slot ``k`` of its column: ``final_observation[k, b]`` with ``final_step[k, b] == t``;
 unused slots have ``final_step == -1``.
 
-``info[t]`` is of the step ``action[t]`` too, never of a reset: at the end of an episode it is the
-last one of that episode. NaN: the step did not tell, or there was none.
+``info[t]`` belongs to the step ``action[t]``, never to a reset. It is NaN if the step has no value,
+or if there was no step.
 """
 
 from __future__ import annotations
@@ -38,8 +38,12 @@ Layout = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 class RolloutSpec:
     """Shapes and dtypes of a rollout: ``T`` steps of ``B`` environments.
 
-    ``observation`` and ``action`` are the spaces of one environment. ``info_keys``: what the
-    numbers in the last axis of ``info`` are.
+    Attributes:
+        T: number of steps.
+        B: number of environments.
+        observation: space of one environment's observations.
+        action: space of one environment's actions.
+        info_keys: names of the numbers in the last axis of ``info``.
     """
 
     T: int
@@ -171,12 +175,15 @@ def _zeros_on_own_pages(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray
 def truncate_running(
     rollout: Rollout, columns: range, t: int, is_done: bool, waits: bool
 ) -> list[int]:
-    """Mark the running episodes of ``columns`` as truncated at row ``t``; returns their columns.
+    """Mark the running episodes of ``columns`` as truncated at row ``t``; return their columns.
 
-    ``t`` is the last order. ``is_done``: the worker had taken step ``t`` before it was lost; the
-    episode ends behind it. Otherwise there was no such step: its row is not valid, and what was
-    last seen is the final observation. ``waits``: under the ``wait`` reset policy, where an episode
-    that ended earlier in the rollout has no successor yet.
+    Args:
+        rollout: the rollout.
+        columns: environments of the lost worker.
+        t: the step of the last order.
+        is_done: whether the worker took step ``t``. If not, row ``t`` is not valid, and the
+            observation before it is the final one.
+        waits: whether ended episodes have no successor in this rollout (``reset_policy=wait``).
     """
     cols = np.arange(columns.start, columns.stop)
     if not is_done:
@@ -206,7 +213,7 @@ def _forget_step(rollout: Rollout, cols: NDArray[np.int64], t: int) -> None:
 
 
 def layout_bytes(layout: Layout) -> int:
-    """Bytes that `carve` needs for ``layout``, alignment included."""
+    """Return the bytes that `carve` needs for ``layout``, alignment included."""
     return sum(
         round_up(math.prod(shape) * dtype.itemsize, ALIGNMENT_BYTES)
         for shape, dtype in layout.values()
@@ -214,7 +221,7 @@ def layout_bytes(layout: Layout) -> int:
 
 
 def carve(layout: Layout, buffer: Any, offset: int = 0) -> dict[str, NDArray[Any]]:
-    """The arrays of ``layout``, as views of ``buffer`` from byte ``offset`` on."""
+    """Return the arrays of ``layout``, as views of ``buffer`` from byte ``offset`` on."""
     arrays = {}
     for name, (shape, dtype) in layout.items():
         arrays[name] = np.ndarray(shape, dtype, buffer, offset)

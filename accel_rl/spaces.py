@@ -81,7 +81,7 @@ class Leaf:
             raise ValueError(f"low={self.low} is above high={self.high}; it must not be")
 
     def _bound(self, value: Any) -> Any:
-        """One number where all are equal, else a flat tuple; None where nothing is bounded."""
+        """Return one number if all are equal, else a flat tuple; None if nothing is bounded."""
         if value is None or self.dtype.kind == "b":
             return None
         array = np.asarray(value)
@@ -105,7 +105,7 @@ class Leaf:
 
     @property
     def ends(self) -> tuple[Any, Any]:
-        """``low`` and ``high``; of integers without a bound those of the dtype."""
+        """Bounds ``low`` and ``high``; for integers without a bound those of the dtype."""
         low, high = self.low, self.high
         if self.dtype.kind in "iu":
             own = np.iinfo(self.dtype)
@@ -114,7 +114,7 @@ class Leaf:
 
     @cached_property
     def bounds(self) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
-        """`ends`, each an array of the leaf's shape and dtype or None."""
+        """The `ends` as arrays of the leaf's shape and dtype, or None."""
         low, high = self.ends
         return _array(self, low), _array(self, high)
 
@@ -133,10 +133,10 @@ class Leaf:
 
     @cached_property
     def units(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The place where a policy over floats begins, and its unit: the middle and half the width.
+        """Start and unit of a policy over floats: the middle of the bounds, and half their width.
 
-        Equal bounds have the unit 1, as do floats without both bounds, for which the place is 0, or
-        1 away from the bound that there is.
+        Equal bounds have the unit 1. Floats without both bounds, too; they start at 0, or 1 away
+        from their only bound.
         """
         low, high = self.limits
         is_bounded = np.isfinite(low) & np.isfinite(high)
@@ -477,9 +477,9 @@ def mask_space(action: Space) -> Space | None:
 
 
 def without_mask(observation: Any) -> Any:
-    """Return what a network gets of observations, or of their space: all but the action mask.
+    """Return the part of observations, or of their space, for networks: all but the action mask.
 
-    Of a mapping with nothing but ``observation`` beside the mask, that leaf.
+    If only ``observation`` is left of a mapping, return that leaf.
 
     Args:
         observation: A space, or a leaf or mapping of arrays or tensors.
@@ -491,7 +491,7 @@ def without_mask(observation: Any) -> Any:
 
 
 def check_mask(action: Space, mask: Space) -> None:
-    """Raises ValueError unless ``mask`` is a space of masks of ``action``, or of some of it."""
+    """Raise ValueError unless ``mask`` is a space of masks of ``action``, or of some of it."""
     expected = mask_space(action)
     if isinstance(expected, Leaf) and isinstance(mask, Leaf):
         if mask.shape == expected.shape and mask.dtype.kind in "biu":
@@ -588,7 +588,7 @@ def _draw_floats(
 def _draw_allowed(
     leaf: Leaf, rng: np.random.Generator, out: NDArray[Any], mask: NDArray[np.bool_]
 ) -> None:
-    """One of the allowed values of each integer, all equally likely."""
+    """Draw one of the allowed values of each integer, all equally likely."""
     assert leaf.counts is not None and leaf.bounds[0] is not None
     flat, low = out.reshape(len(out), -1), leaf.bounds[0].ravel()
     begin = 0

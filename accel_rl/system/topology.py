@@ -161,7 +161,8 @@ def plan_cores(
         workers_per_core: 1: a worker has all hyperthreads of its core; more share them out.
         cores_per_worker: neighbouring cores of each worker; above 1 needs ``workers_per_core`` 1.
         drives_gpu: whether this rank's server drives a GPU.
-        rank, num_ranks: which of how many ranks on this machine.
+        rank: number of this rank on this machine.
+        num_ranks: number of ranks on this machine.
         cpus: the only CPUs to use, for all ranks together; None: all that this process may.
         gpu_nodes: NUMA node of each rank's GPU, ``[num_ranks]``, None where unknown.
         machine: the machine to plan for; None: this one.

@@ -90,8 +90,7 @@ class EnvPool:
     again when all of them have new seeds.
 
     Args:
-        task, autoreset, num_threads, info_keys, options: as in `make_envpool`.
-        n: the number of environments.
+        n: the number of environments. Other arguments are those of `make_envpool`.
     """
 
     def __init__(

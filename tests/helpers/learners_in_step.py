@@ -31,7 +31,7 @@ from accel_rl.algos import (
 from accel_rl.algos.replay import ReplaySpec, SequenceSpec
 from accel_rl.envs import EnvSpec
 from accel_rl.models import PolicyValue, PolicyValueModel
-from accel_rl.models.q_value import QModel
+from accel_rl.models.q_value import QHead, QModel
 from accel_rl.models.recurrent_q import RecurrentQNetwork
 from accel_rl.parallel import (
     AllReduce,
@@ -203,7 +203,9 @@ def q_learning(
         agent = QAgent(QNetwork(num_atoms).double(), support, torch.tensor([0.5]))
     else:
         layers, stream = nn.Sequential(nn.Linear(3, 7), nn.Tanh()), partial(nn.Linear, 5)
-        network = RecurrentQNetwork(layers, 7, 5, stream, NUM_ACTIONS, num_atoms, True).double()
+        network = RecurrentQNetwork(
+            layers, 7, 5, stream, QHead(NUM_ACTIONS, num_atoms, True)
+        ).double()
         agent = QAgent(network, support, torch.tensor([0.5]))
         sequences = SequenceSpec(burn_in=2, length=2, state_size=10)
         state = torch.randn(T + 1, B, 10, generator=torch.Generator().manual_seed(2))

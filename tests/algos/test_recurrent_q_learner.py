@@ -283,6 +283,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", [ENV, MASKED_ENV], ids=["plain", "masked"])
 @pytest.mark.parametrize("options", first_quick(CASES.values(), 3), ids=CASES)
 def test_loss_and_gradient_are_those_of_a_loop_over_each_sequence(

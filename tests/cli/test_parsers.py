@@ -105,6 +105,7 @@ def test_any_option_file_is_a_config_or_a_message(data: bytes) -> None:
     is_config_or_message(lambda: parse_arguments(["config=options.yaml"]))
 
 
+@pytest.mark.slow
 @some
 @given(st.sampled_from([*PRESETS]), st.dictionaries(NAMES, TREES, max_size=3))
 def test_any_config_of_a_run_is_a_config_or_a_message(algo: str, tree: dict[Any, Any]) -> None:

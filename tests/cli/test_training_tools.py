@@ -160,6 +160,7 @@ def test_directory_or_one_that_may_not_be_written_to_is_no_output(tmp_path, monk
         check_output(tmp_path / "b.png", (".png",), overwrite=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("step", "said"), [(4, ("steps", "50%")), (9, ("the last games", "100%"))])
 def test_progress_in_a_terminal_is_a_bar_that_goes_away(step: int, said: tuple[str, str]) -> None:
     console = Console(force_terminal=True, width=80, color_system=None)

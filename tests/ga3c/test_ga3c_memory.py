@@ -71,6 +71,7 @@ def step(model: Any, observation: Any, state: Tensor, previous: Tensor | None) -
     return output.logits.softmax(1)[0], float(output.value), after
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "is_told"), [("lstm", True), slow("gru", False)])
 def test_segments_begin_with_the_state_of_an_episode_gone_through_by_hand(kind, is_told) -> None:
     agent = make_agent(kind, is_told)
@@ -128,6 +129,7 @@ def samples_of(segments: list[Segment], agent: PolicyAgent) -> Samples:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_told", [True, slow(False)])
 def test_trainer_computes_what_the_predictor_did_and_learns_like_autograd(is_told: bool) -> None:
     """Segments of several lengths side by side, against each of them alone."""

@@ -99,6 +99,7 @@ def assert_all_as_alone(segments, num_envs: int, most_generations: int, gamma: f
     return len(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "num_agents, envs_per_agent, gamma", [(2, 1, 1.0), slow(2, 3, 0.0), slow(3, 3, 1.0)]
 )
@@ -174,6 +175,7 @@ def test_agents_on_their_way_out_are_not_counted_again():
             sampler.serve(policy)
 
 
+@pytest.mark.slow
 def test_nothing_is_released_within_a_pause():
     with make_sampler(COUNTING, 2) as sampler, predictors(sampler) as errors:
         for _ in range(20):
@@ -185,6 +187,7 @@ def test_nothing_is_released_within_a_pause():
         assert not errors
 
 
+@pytest.mark.slow
 def test_episodes_are_counted_once_with_their_returns_and_lengths():
     with make_sampler(COUNTING, 2, 2, seed=SEED) as sampler:
         episodes = []

@@ -94,6 +94,7 @@ OTHER = """
     """
 
 
+@pytest.mark.slow
 @PROCESSES
 @pytest.mark.parametrize("is_killed", [True, slow(False)])
 def test_learner_that_has_ended_is_named_at_once_and_nothing_is_left(is_killed: bool) -> None:

@@ -172,6 +172,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize("command", COMMANDS)
 def test_read_only_run_stays_as_it_was_and_the_message_says_so(

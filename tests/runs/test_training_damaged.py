@@ -181,6 +181,7 @@ def test_damages_are_told(what: str, tool: str, run_dir, capsys) -> None:
         assert f"give checkpoint=20, or delete what was saved after {before.name}" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", in_tiers(TOOLS, "load_policy resume", " ".join(TOOLS)))
 def test_next_good_checkpoint_is_named_and_of_use(tool: str, run_dir, capsys) -> None:
     """Behind others that are damaged, too."""

@@ -207,6 +207,7 @@ def test_write_whole_does_not_write_through_links(target: str, tmp_path, monkeyp
     assert outside.read_bytes() == b"mine" if target == "there" else not outside.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", in_tiers(["train.log", "metrics.csv", "evaluation.csv"], "metrics.csv", "train.log")
 )

@@ -108,6 +108,7 @@ AGENTS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "reset_policy"),
     [

@@ -319,6 +319,7 @@ class NumberedBatch(Walks):
 BATCHED = Batched(NumberedBatch, indexed=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind, factory",
     [

@@ -153,6 +153,7 @@ class DiesInReset(ScriptedEnv):
         super().reset(out)
 
 
+@pytest.mark.slow
 @PROCESSES
 def test_environments_of_a_worker_lost_in_a_reset_that_was_waited_for_begin_anew(tmp_path) -> None:
     options = {"reset_policy": "wait", "decorrelation_steps": 0}

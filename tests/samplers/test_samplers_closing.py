@@ -45,6 +45,7 @@ def num_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.slow
 def test_close_that_was_interrupted_can_be_called_again(monkeypatch):
     sampler = start(CONFIG)
     before = num_descriptors()
@@ -139,6 +140,7 @@ def test_fork_can_neither_use_nor_close_what_its_parent_goes_on_with(name):
     assert not worker_pids()
 
 
+@pytest.mark.slow
 def test_dropped_sampler_ends_its_workers():
     before = num_descriptors()
     for num_collects in (0, 2):
@@ -192,6 +194,7 @@ def test_close_within_close_leaves_files_opened_since_alone(monkeypatch, tmp_pat
         file.close()
 
 
+@pytest.mark.slow
 def test_close_from_another_thread_ends_a_rollout(tmp_path):
     config, marker = replace(ONE, on_worker_failure="restart"), tmp_path / "sleeps"
     sampler = start(config, partial(FaultyEnv, "sleep", marker=str(marker)))
@@ -240,6 +243,7 @@ def test_close_by_a_handler_leaves_pipes_opened_since_alone(place, monkeypatch):
         os.close(write)
 
 
+@pytest.mark.slow
 def test_constructor_that_fails_leaves_no_descriptor(monkeypatch):
     eventfd, before = os.eventfd, num_descriptors()
     for num_made in range(0, 6, 2):
@@ -288,6 +292,7 @@ def join_closing_thread(sampler: ParallelSampler) -> None:
 REMEDIES = "2 workers .*: {}; .*`ulimit -n`, `ulimit -u`.*num_workers.*num_workers=0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "act, error, message",
     [

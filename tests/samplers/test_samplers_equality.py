@@ -37,6 +37,7 @@ def config(reset_policy: str = "immediate", groups: int = 1, **options: object) 
     )
 
 
+@pytest.mark.slow
 @PROCESSES
 @pytest.mark.parametrize(
     "make, reset_policy, groups, workers, is_one",

@@ -125,6 +125,7 @@ def test_what_is_shown_is_the_steps_taken() -> None:
     assert seen == list(range(20, 20 * len(seen) + 1, 20))
 
 
+@pytest.mark.slow
 @PROCESSES
 @pytest.mark.parametrize("num_workers", [1, slow(2)])
 def test_a_game_whose_worker_was_lost_is_played_anew(num_workers: int, tmp_path) -> None:

@@ -278,6 +278,7 @@ class ModulesEnv(ToyEnv):
         )
 
 
+@pytest.mark.slow
 def test_worker_never_loads_torch_and_is_pinned():
     with ParallelSampler(ModulesEnv, config=config()) as sampler:
         first = sampler.collect(zeros).observation[0]

@@ -161,6 +161,7 @@ def check_lost(episodes: list[Episode]) -> None:
     assert all(episode.info["step"] == 4 for episode in episodes if not episode.is_lost)
 
 
+@pytest.mark.slow
 @PROCESSES
 def test_step_of_a_lost_worker_tells_nothing(tmp_path: Any) -> None:
     factory = partial(Dying, str(tmp_path / "marker"))
@@ -173,6 +174,7 @@ def test_step_of_a_lost_worker_tells_nothing(tmp_path: Any) -> None:
         check_lost(sampler.take_episodes())
 
 
+@pytest.mark.slow
 @PROCESSES
 def test_step_of_a_lost_agent_tells_nothing(tmp_path: Any) -> None:
     factory = partial(Dying, str(tmp_path / "marker"))

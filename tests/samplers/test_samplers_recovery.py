@@ -115,6 +115,7 @@ MOMENTS: dict[str, tuple[Any, ...]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "reset_policy"),
     [
@@ -153,6 +154,7 @@ def hit(sampler: RolloutSampler, name: str, moment: int, *functions: Callable[..
     setattr(sampler, name, interrupted_method)
 
 
+@pytest.mark.slow
 def test_ctrl_c_within_the_order_to_reset_leaves_no_environment_waiting() -> None:
     play = Play("wait")
     for moment in range(0, 32, 2):
@@ -279,6 +281,7 @@ def make_pool() -> Iterator[Callable[..., WorkerPool]]:
         yield make
 
 
+@pytest.mark.slow
 def test_groups_are_cut_when_all_have_been_received(tmp_path: Path) -> None:
     """The worker dies in the step of group 1, and has done that of group 0."""
 
@@ -304,6 +307,7 @@ def test_groups_are_cut_when_all_have_been_received(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_group_that_is_ready_waits_for_the_replacement_of_its_worker(make_pool, tmp_path) -> None:
     pool = make_pool(fragile(tmp_path, mine=2, at=1), num_groups=2)
     pool.send((0, 1), (0, 0))
@@ -318,6 +322,7 @@ def test_group_that_is_ready_waits_for_the_replacement_of_its_worker(make_pool, 
     assert pool.rollout.valid[0].tolist() == [True, True, False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failure", [OSError(errno.EAGAIN, "no more"), KeyboardInterrupt()])
 def test_replacement_that_cannot_be_made_closes_the_pool(make_pool, failure, tmp_path, monkeypatch):
     def failing(*_: Any, **__: Any) -> None:
@@ -332,6 +337,7 @@ def test_replacement_that_cannot_be_made_closes_the_pool(make_pool, failure, tmp
     assert pool.is_closed and not psutil.Process().children()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("owner", "name"), [(WorkerProcess, "failure"), slow(WorkerPool, "_note_started")]
 )

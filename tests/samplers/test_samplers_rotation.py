@@ -89,6 +89,7 @@ class NiceEnv(ToyEnv):
         out[:] = os.getpriority(os.PRIO_PROCESS, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("affinity, added", [("rotate", 5), slow("auto", 0)])
 def test_workers_yield_to_a_policy_on_their_cores(affinity, added):
     with ParallelSampler(NiceEnv, num_envs=4, affinity=affinity) as sampler:

@@ -59,6 +59,7 @@ def spec_of(name: str) -> EnvSpec:
     return GymnasiumEnv(partial(SpaceEnv, name), name).spec
 
 
+@pytest.mark.slow
 @PROCESSES
 @pytest.mark.parametrize(
     ("name", "reset_policy"),

@@ -72,6 +72,7 @@ def assert_same(one: list[Any], other: list[Any]) -> None:
 SLOW, PROCESSES = pytest.mark.slow, pytest.mark.processes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factory", "before", "after", "reset_policy"),
     [
@@ -105,6 +106,7 @@ def test_sampler_that_goes_on_from_a_state_gives_the_same_rollouts(
         sampler.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "game, config",
     [

@@ -157,6 +157,7 @@ class LostHelpedEnv(HelpedEnv):
             raise RuntimeError("and cannot be closed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault, start",
     [

@@ -80,6 +80,7 @@ def test_observations_that_may_be_meant_otherwise_are_pointed_out(
     assert len(said) == bool(sentence) and all(re.search(sentence, each) for each in said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("space", "is_told"),
     [

@@ -96,6 +96,7 @@ def test_picture_that_fails_is_a_warning_of_a_run_and_an_error_of_plot(
         to_png(new_figure(2.0, 2.0))
 
 
+@pytest.mark.slow
 def test_learning_curve_leaves_nothing_in_memory(tmp_path) -> None:
     def num_figures() -> int:
         return sum(type(each) is Figure for each in gc.get_objects())
@@ -123,6 +124,7 @@ def group(name: str) -> Group:
     return Group(name, name, (0,), np.array([0.0, 1.0]), y[None], y, nothing, runs=(), left_out=())
 
 
+@pytest.mark.slow
 def test_names_in_plots_and_tables_are_no_formula_and_no_markup(tmp_path) -> None:
     _draw([group(FORMULA)], "steps", FORMULA)
     estimates = dict.fromkeys(NAMES, Estimate(1.0, 0.0, 2.0))

@@ -234,6 +234,7 @@ def test_group_without_a_stretch_in_common_is_refused(tmp_path) -> None:
         plot(runs, PlotOptions(out=str(tmp_path / "out.png")))
 
 
+@pytest.mark.slow
 def test_picture_has_a_panel_for_each_environment(tmp_path) -> None:
     run = saved(tmp_path / "run", {0: 0.0, 10: 1.0})
     other = saved(tmp_path / "other", {1: 3.0, 2: 4.0}, env="breakout")
@@ -247,6 +248,7 @@ BGR = ([139, 111, 31], [231, 226, 210])
 """the first group's line, and its band: the same colour at 20 % over white"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [2, 3])
 def test_runs_with_one_row_are_drawn_and_from_three_on_with_their_interval(
     number: int, tmp_path
@@ -297,6 +299,7 @@ def test_run_whose_table_has_no_score_is_refused(tmp_path) -> None:
             read_curve(run_dir, "steps")
 
 
+@pytest.mark.slow
 def test_runs_without_a_score_yet_are_left_out_and_named(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     runs = [saved(tmp_path / name, {1: NAN}, f"seed={i}") for i, name in enumerate("ab")]

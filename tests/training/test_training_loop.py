@@ -92,6 +92,7 @@ def test_rows_and_checkpoints_have_their_shares_of_the_time(tmp_path, monkeypatc
     assert (split.learning, split.logging, split.saving) == pytest.approx((5 / 31, 20 / 31, 6 / 31))
 
 
+@pytest.mark.slow
 def test_evaluation_takes_no_training_time(tmp_path, monkeypatch) -> None:
     now = [0.0]
     for module in ("rollouts", "records"):

@@ -260,6 +260,7 @@ def test_curve_goes_through_few_rows_at_equal_distances_and_the_last_one(
     assert number <= 8 or len(steps) > 4
 
 
+@pytest.mark.slow
 def test_run_draws_its_curve_through_few_rows_of_all_its_parts(tmp_path, monkeypatch) -> None:
     drawn: list[list[float]] = []
 

@@ -54,6 +54,7 @@ class Drawing(Pay):
         return super().step(action, out)
 
 
+@pytest.mark.slow
 def test_resumed_run_goes_on_with_the_random_numbers_of_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -475,6 +475,7 @@ def test_envpool_breakout_clips_rewards_for_the_learner_alone(envpool):
     assert steps[1][6][0, 0] == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_workers", [0, processes(2)])
 def test_environments_of_a_batch_cannot_be_reached_one_by_one(num_workers):
     def cart_poles(n: int) -> SyncVectorEnv:

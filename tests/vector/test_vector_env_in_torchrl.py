@@ -31,6 +31,7 @@ def test_their_own_check_passes(make: Any) -> None:
     envs.check_env_specs(env, seed=1)
 
 
+@pytest.mark.slow
 def test_rollout_over_resets_is_that_of_gymnasiums_with_the_same_seed() -> None:
     make = partial(gymnasium.make, "CartPole-v1", max_episode_steps=15)
     rollouts = []

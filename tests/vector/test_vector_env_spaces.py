@@ -31,6 +31,7 @@ CART = partial(gymnasium.make, "CartPole-v1", max_episode_steps=25)
 CLIFF = partial(gymnasium.make, "CliffWalking-v1", max_episode_steps=25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "mode", "num_workers", "keys"),
     [

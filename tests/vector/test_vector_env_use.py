@@ -153,6 +153,7 @@ class WaitsOnOne(ToyEnv):
         return super().step(action, out)
 
 
+@pytest.mark.slow
 @PROCESSES
 @pytest.mark.parametrize("first_ready", [True, slow(False)])
 def test_group_that_is_ready_first_is_received_first_where_that_is_asked_for(first_ready, tmp_path):

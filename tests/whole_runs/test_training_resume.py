@@ -79,6 +79,7 @@ def cases() -> Iterator[Any]:
         yield pytest.param(name, marks=[*marks, *[pytest.mark.processes] * ("workers" in options)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*cases()])
 def test_resumed_run_equals_one_that_never_stopped(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

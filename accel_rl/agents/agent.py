@@ -13,7 +13,7 @@ from accel_rl.models.recurrent import remembers
 
 
 class Agent:
-    """A network and the way actions are chosen from it. Agents of one's own are subclasses.
+    """A network and the way actions are chosen from it. Your own agents are subclasses.
 
     Attributes:
         model: the network. Learners change its parameters.

@@ -153,7 +153,7 @@ class Pace:
         self._num_learners = num_learners
         self._num_sharing = num_sharing
         self.steps = self._steps_before = 0  # of all learners, and before the last rollout
-        self._begin = config.learning_starts  # of those, after which it learns
+        self._begin = config.learning_starts  # steps after which it learns
         self._first = config.learning_starts  # after which it learned, or will, for the first time
         self._learning_steps = 0  # since then: this learner's, times the number of learners
         self._num_updates = 0  # since then

@@ -56,7 +56,8 @@ class ClosableQueue(Generic[Item]):
 
         Raises:
             QueueClosed: it was closed; items for which there was no room before are not in it.
-            TimeoutError: there was no room within ``timeout_seconds``; likewise.
+            TimeoutError: there was no room within ``timeout_seconds``. Items for which there was no
+                room are not in the queue.
         """
         first = 0
         while first < len(items):

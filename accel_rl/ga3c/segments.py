@@ -7,7 +7,7 @@ For example, with a horizon of 3, in the middle of a segment that began in row 3
 
     row           0     1     2     3     4 = R
     observation   o4    o5    o2    o3    o4        row R becomes row 0 when the next round begins
-    action        a4    a1    a2    a3              reward, terminated, ... likewise
+    action        a4    a1    a2    a3              reward, terminated, ... as action
                   ^                 ^
                   row               start           length = 2
 

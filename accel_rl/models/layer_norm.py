@@ -116,7 +116,7 @@ class NormalizedQNetwork(QModel):
 
     Args:
         trunk: The layers before the last one.
-        head: What it gives.
+        head: Outputs of the network.
 
     Raises:
         ValueError: It is to have two streams.

@@ -18,7 +18,7 @@ DUELING_GRADIENT_SCALE = 1 / sqrt(2)
 
 
 class QHead(NamedTuple):
-    """What a network for Q-learning gives.
+    """Outputs of a network for Q-learning.
 
     Attributes:
         num_actions: ``A``.

@@ -62,7 +62,7 @@ class RecurrentModel(nn.Module):
             sequences: in which order the observations came, and what came before them.
 
         Returns:
-            What a `PolicyValueModel` or a `QModel` gives, and ``[B, S]`` after row T - 1.
+            Outputs as of a `PolicyValueModel` or a `QModel`, and ``[B, S]`` after row T - 1.
         """
         raise NotImplementedError
 
@@ -147,7 +147,7 @@ class WithFree(nn.Module):
             self.state_size, self.previous = network.state_size, network.previous
 
     def forward(self, observation: Tensor, sequences: Sequences | None = None) -> Any:
-        """As that of ``network``, with or without a memory."""
+        """Call ``network``, with or without a memory."""
         (logits, value), state = run(self.network, observation, sequences)
         behind = self.free.expand(logits.shape[0], -1)
         output = PolicyValue(torch.cat((logits, behind), 1), value)

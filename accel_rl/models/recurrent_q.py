@@ -33,7 +33,7 @@ class RecurrentQNetwork(RecurrentModel):
         num_features: How many these are.
         width: Units of the memory.
         stream: Makes a stream of ``width`` inputs with as many outputs as it is given.
-        head: What it gives. Streams for the value and for the advantages are those of Wang et al.
+        head: Outputs. Streams for the value and for the advantages are those of Wang et al.
             2016 (arXiv:1511.06581); what flows back from both is scaled by 1 / sqrt(2).
         memory: Which memory.
     """

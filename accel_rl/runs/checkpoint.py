@@ -213,10 +213,10 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         found = state["format"]
     except Exception as error:  # the disk's, the ZIP reader's, or one of torch's many
         if isinstance(error, OSError):
-            what = f"cannot be read: {error.strerror or error}"
+            what = f"cannot be read: {error.strerror or error}; make it readable; if that fails,"
         else:
-            what = f"is not a checkpoint, or is damaged ({type(error).__name__})"
-        raise DamagedError(f"{path} {what}; {_remedy(path)}") from error
+            what = f"is not a checkpoint, or is damaged ({type(error).__name__});"
+        raise DamagedError(f"{path} {what} {_remedy(path)}") from error
     if found != FORMAT:
         raise ValueError(
             f"{path} is a checkpoint of another version of accel_rl (format {found}, this one "

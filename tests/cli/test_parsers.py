@@ -127,6 +127,7 @@ def test_value_of_another_kind_in_a_run_is_a_message(text: str) -> None:
         read_config("run")
 
 
+@pytest.mark.slow
 @some
 @given(ARGUMENTS)
 def test_any_sweep_is_a_plan_or_a_message(arguments: list[str]) -> None:

@@ -106,6 +106,7 @@ def test_named_round_trip_across_memory_formats_keeps_parameters() -> None:
         assert torch.equal(p, q)
 
 
+@pytest.mark.slow
 def test_names_are_those_of_a_network_that_is_not_compiled() -> None:
     compiled = torch.compile(nn.Linear(2, 3), backend="eager")
     models = nn.Sequential(nn.Linear(2, 3)), nn.Sequential(compiled)

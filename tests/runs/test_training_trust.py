@@ -282,7 +282,8 @@ def test_printable_leaves_text_of_all_languages_as_it_is() -> None:
     assert printable("\r\x00\x9b\x7f\u2066") == r"\r\x00\x9b\x7f\u2066"
 
 
-@pytest.mark.parametrize("options", [[], pytest.param(["trust=true"], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [[], ["trust=true"]])
 def test_simulators_of_somebody_else_start_new_episodes_unless_trusted(
     options, here, monkeypatch
 ) -> None:

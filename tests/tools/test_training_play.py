@@ -129,6 +129,7 @@ class OverAtTheLimit(Pay):
         return result._replace(terminated=self.t == 3, truncated=self.t == 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env", "max_steps", "expected"),
     [

@@ -74,9 +74,8 @@ def test_true_of_the_last_row_cuts_nothing(tmp_path) -> None:
     assert not result.is_cut and result.status is not None and result.status.steps == 400
 
 
-@pytest.mark.parametrize(
-    "options", [pytest.param("algo=a2c overlap=true", marks=pytest.mark.slow), "algo=a2c"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("options", ["algo=a2c overlap=true", "algo=a2c"])
 def test_run_ends_after_max_minutes_and_goes_on(tmp_path, options: str, monkeypatch) -> None:
     seconds = itertools.count()  # one for each look at the clock
     monkeypatch.setattr("accel_rl.system.stopping.monotonic", lambda: float(next(seconds)))

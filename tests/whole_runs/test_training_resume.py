@@ -17,6 +17,7 @@ from launched_runs import launched
 from run_files import assert_same, forget_last_checkpoint, last_checkpoint, table
 from saved_runs import quiet, trained, undrawn
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tiers import processes
 from toy_envs import Secretive
 
 from accel_rl.cli.parse import parse_arguments
@@ -144,7 +145,8 @@ def test_what_starts_anew_is_said(algo: str, saved: dict[str, Any], words: list[
     assert all(each in line for each in words)
 
 
-@pytest.mark.parametrize("env", [pytest.param("CartPole-v1", marks=pytest.mark.slow), "catch"])
+@pytest.mark.slow
+@pytest.mark.parametrize("env", ["CartPole-v1", "catch"])
 def test_run_without_the_state_of_its_simulators_goes_on(env: str, tmp_path, monkeypatch) -> None:
     """They have none, or it was not saved."""
     get_state = RolloutRun.get_state
@@ -220,9 +222,8 @@ def test_tensorboard_forgets_what_was_written_after_the_checkpoint(tmp_path, mon
     assert steps == [int(row["steps"]) for row in table(resumed / "metrics.csv")]
 
 
-@pytest.mark.parametrize(
-    "num_workers", ["0", pytest.param("none", marks=[pytest.mark.processes, pytest.mark.slow])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", ["0", processes("none")])
 def test_simulators_that_cannot_be_saved_are_told_once_and_begin_new_episodes(
     num_workers: str, tmp_path
 ) -> None:

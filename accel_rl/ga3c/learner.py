@@ -300,23 +300,16 @@ class GA3C:
         config, weight = self.config, batch.weight
         output = self._evaluate(batch)
         return_, advantage = self._targets(output, batch)
-        loss = ga3c_loss(
-            output,
-            batch.action,
-            return_,
-            advantage,
-            config.value_coefficient,
-            config.entropy_coefficient,
-            LOG_EPS,
-        )
+        coefficients = config.value_coefficient, config.entropy_coefficient
+        loss = ga3c_loss(output, batch.action, return_, advantage, *coefficients, LOG_EPS)
         N: Any = len(batch.action)
-        target = return_
         if weight is not None:
             N = weight.sum()
             loss = A2CLoss(*(each * weight for each in loss))
-            target = return_ * weight
         metrics = {name: each / N for name, each in sums(loss._asdict()).items()}
-        metrics["mean_value_target"] = target.mean() if weight is None else target.sum() / N
+        metrics["mean_value_target"] = (
+            return_.mean() if weight is None else (return_ * weight).sum() / N
+        )
         total = loss.total if config.reduction == "sum" else loss.total / N
         return total, metrics, None, None
 

@@ -88,15 +88,8 @@ def draw_tuner(path: Path, rows: Sequence[Row], title: str) -> None:
     speed.plot(minutes, rate, color=COLOURS[0], linewidth=0.8, alpha=0.5)
     for kept, face, label in ((1, COLOURS[0], "kept"), (0, "white", "given up")):
         chosen = is_kept == kept
-        speed.plot(
-            minutes[chosen],
-            rate[chosen],
-            "o",
-            color=COLOURS[0],
-            markerfacecolor=face,
-            markersize=4,
-            label=label,
-        )
+        style = {"color": COLOURS[0], "markersize": 4, "markerfacecolor": face, "label": label}
+        speed.plot(minutes[chosen], rate[chosen], "o", **style)
     speed.set_ylabel("updates a second")
     for colour, (name, label) in zip(COLOURS[1:], _COUNTS.items(), strict=False):
         axes = agents if name == "num_agents" else few

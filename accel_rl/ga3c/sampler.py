@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from accel_rl.ga3c.arguments import check_queued, check_queues
 from accel_rl.ga3c.queue import ClosableQueue, PriorityLock, QueueClosed
 from accel_rl.ga3c.segments import EnvNoise, Segment, Segments, Taken
-from accel_rl.options import check_kind
+from accel_rl.options import check_kind, format_value
 from accel_rl.samplers.base import (
     SamplerConfig,
     SamplerError,
@@ -95,23 +94,14 @@ class QueueTimes(NamedTuple):
 
 
 class _Ready(NamedTuple):
-    """Agents that were taken from the prediction queue.
+    """Agents that were taken from the prediction queue."""
 
-    Attributes:
-        agents: Their numbers, in the order in which they became ready.
-        fresh: Those that have taken no step yet.
-        lost: Where a last step was lost with its worker.
-        num_leaving: How many of ``agents``, the first, are to end.
-        num_queued: Agents left in the queue.
-        waited: Seconds for which their environments have been ready, in sum.
-    """
-
-    agents: list[int]
-    fresh: set[int]
-    lost: set[Place]
-    num_leaving: int
-    num_queued: int
-    waited: float
+    agents: list[int]  # in the order in which they became ready
+    fresh: set[int]  # that have taken no step yet
+    lost: set[Place]  # where a last step was lost with its worker
+    num_leaving: int  # of ``agents``, the first ones, are to end
+    num_queued: int  # agents left in the queue
+    waited: float  # sum of the seconds for which their environments have been ready
 
 
 class QueuedSampler(PoolSampler):
@@ -160,8 +150,7 @@ class QueuedSampler(PoolSampler):
         bootstrap_on_truncation: bool = True,
     ) -> None:
         check_arguments(config, seed)
-        check_queued(config, max_agents)
-        check_queues(max_prediction_batch, training_queue_size, gamma)
+        check_queued(config, gamma, max_agents, max_prediction_batch, training_queue_size)
         super().__init__(env, config, seed)
         self.plan = plan_cores(drives_gpu=drives_gpu, cpus=cpus)
         self.env_spec.check_plain("QueuedSampler (algo=ga3c)")
@@ -344,14 +333,9 @@ class QueuedSampler(PoolSampler):
         if leaving:
             self._num_surplus -= len(leaving)
             pool.retire(leaving)
-        lost = self._take_lost(agents) if pool.lost else set()
+        lost = {(t, b) for t, b in pool.lost if b // self._envs_per_agent in agents}
+        pool.lost -= lost
         return _Ready(agents, fresh, lost, len(leaving), pool.num_ready, waited)
-
-    def _take_lost(self, agents: list[int]) -> set[Place]:
-        """Return where the last steps of ``agents`` were lost with their workers."""
-        places = {(t, b) for t, b in self._pool.lost if b // self._envs_per_agent in agents}
-        self._pool.lost -= places
-        return places
 
     def _take_steps(self, ready: _Ready) -> tuple[Taken, int]:
         """Take in the agents' last steps; return them and their number."""
@@ -443,6 +427,45 @@ class QueuedSampler(PoolSampler):
         self.training_queue.close()
         with self._taking.urgently():
             self._pool.close()
+
+
+def check_queued(
+    config: SamplerConfig,
+    gamma: float,
+    max_agents: int,
+    max_prediction_batch: int,
+    training_queue_size: int,
+) -> None:
+    """Check the arguments of a `QueuedSampler`.
+
+    Raises:
+        ValueError: an argument is out of range, or an option of ``config`` has no use with agents
+            that never wait.
+    """
+    G = config.num_groups
+    for name, *allowed in (
+        ("reset_policy", "immediate"),
+        ("num_workers", None, G),
+        ("affinity", "auto", "off"),
+        ("one_group_per_worker", False),
+        ("cores_per_worker", 1),
+    ):
+        if (value := getattr(config, name)) not in allowed:
+            raise ValueError(
+                f"{name} is {format_value(value)}; with GA3C, whose agents never wait and are a "
+                f"worker and a group each, it must be {' or '.join(map(format_value, allowed))}"
+            )
+    check_kind(float, gamma=gamma)
+    if not 0 <= gamma <= 1:
+        raise ValueError(f"gamma is {gamma}; it must be in 0 .. 1")
+    for name, number, least, what in (
+        ("max_agents", max_agents, G, f"num_groups={G}"),
+        ("max_prediction_batch", max_prediction_batch, 1, "1"),
+        ("training_queue_size", training_queue_size, 1, "1"),
+    ):
+        check_kind(int, **{name: number})
+        if number < least:
+            raise ValueError(f"{name} is {number}; it must be at least {what}")
 
 
 def _check_values(values: Any, num_observations: int, name: str = "values") -> NDArray[np.float32]:

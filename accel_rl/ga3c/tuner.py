@@ -42,9 +42,6 @@ class Tuner:
     Attributes:
         counts: the counts of the coming window.
         kept: the best counts so far.
-
-    Raises:
-        ValueError: ``start`` is not within the limits.
     """
 
     def __init__(
@@ -56,11 +53,6 @@ class Tuner:
     ) -> None:
         self._least, self._most = tuple(least), tuple(most)
         self.counts = self.kept = tuple(start)
-        if not self._is_within(self.counts):
-            raise ValueError(
-                f"the counts to start with are {self.counts}; they must be at least {self._least} "
-                f"and at most {self._most}"
-            )
         steps = [sign * row for row in np.eye(len(start), dtype=int) for sign in (1, -1)]
         self._moves = [tuple(steps[i].tolist()) for i in rng.permutation(len(steps))]
         if len(start) > 1:
@@ -104,10 +96,6 @@ class Tuner:
         )
         has_room = all(a != b for a, b, step in zip(counts, self.kept, move, strict=True) if step)
         return counts if has_room else None
-
-    def _is_within(self, counts: tuple[int, ...]) -> bool:
-        limits = zip(self._least, counts, self._most, strict=True)
-        return all(least <= count <= most for least, count, most in limits)
 
     def _mean(self, counts: tuple[int, ...]) -> float:
         return float(np.mean([rate for ran, rate in self._windows if ran == counts]))

@@ -253,7 +253,7 @@ def test_options_that_ga3c_cannot_have_are_refused(arguments: str, tokens: str) 
 
 def test_sampler_that_ga3c_cannot_have_is_refused_before_anything_is_written(tmp_path) -> None:
     sampler = dataclasses.replace(CONFIG.sampler, reset_policy="wait")
-    with pytest.raises(ValueError, match="reset_policy=wait"):
+    with pytest.raises(ValueError, match="reset_policy is wait"):
         run(dataclasses.replace(CONFIG, sampler=sampler), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -132,11 +132,6 @@ def test_counts_without_room_stay() -> None:
     assert tuner.counts == (2, 3)
 
 
-def test_start_outside_the_limits_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"\(3, 0\).*at least \(1, 1\)"):
-        Tuner([3, 0], [1, 1], [4, 4], np.random.default_rng(0))
-
-
 @pytest.mark.parametrize("num_windows", [0, slow(30)])
 def test_picture_of_the_tuner_is_a_whole_png(num_windows: int, tmp_path: Path) -> None:
     tuner = Tuner(LEAST, LEAST, MOST, np.random.default_rng(0))

@@ -55,13 +55,23 @@ written as 3e6. `algo=NAME --help` shows the source, main deviations and values 
 
 
 def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
-    """Return the configuration for the arguments of a command line.
-
-    Options in the file that ``config`` names are overridden by ``arguments``. Only options in
-    ``arguments`` must have an effect.
+    """Return the configuration for the arguments of a command line, by `make_config`.
 
     Args:
         arguments: such as ``["algo=ppo", "env=catch"]``.
+    """
+    return make_config(split(arguments))
+
+
+def make_config(options: Mapping[str, Any]) -> TrainConfig:
+    """Return the configuration with the given options, all others as the preset has them.
+
+    Options in the file that ``config`` names are overridden by ``options``. Only ``options`` must
+    have an effect.
+
+    Args:
+        options: values by key, such as ``{"algo": "ppo", "env": "catch", "lr": 1e-3}``. Text is
+            understood as on the command line.
 
     Raises:
         UntrustedError: a file or run names code (``module:function``), another person may have
@@ -69,7 +79,7 @@ def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
         ValueError: an option is unknown, ambiguous, given twice, of the wrong type, out of range or
             without effect. The message names the option and what is allowed.
     """
-    given = split(arguments)
+    given = {key: exact_text(value) for key, value in options.items()}
     if "resume" in given and "config" not in given:
         return _parse(given, _resumed(given))
     if "config" not in given:

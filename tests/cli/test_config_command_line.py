@@ -11,7 +11,14 @@ from launched_runs import started
 from refusals import rows, words
 
 from accel_rl.__main__ import COMMANDS, main
-from accel_rl.cli.parse import USAGE, help_text, override, parse_arguments, resolve_key
+from accel_rl.cli.parse import (
+    USAGE,
+    help_text,
+    make_config,
+    override,
+    parse_arguments,
+    resolve_key,
+)
 from accel_rl.options import Option, list_options
 from accel_rl.parallel import Team
 from accel_rl.presets import PRESETS
@@ -80,6 +87,16 @@ def test_option_becomes_its_value(arguments: str, expected: dict[str, Any]) -> N
     found = values_of(arguments, expected)
     assert found == expected
     assert [type(each) for each in found.values()] == [type(each) for each in expected.values()]
+
+
+def test_options_of_a_program_are_those_of_the_command_line() -> None:
+    options = {"algo": "ppo", "lr": 1 / 3e4, "cpus": (0, 2), "seed": "3", "memory": None}
+    config = make_config(options | {"clip_value": True, "total_steps": 3e6, "sampler.num_envs": 64})
+    assert (config.learner.lr, config.learner.clip_value) == (1 / 3e4, True)
+    assert (config.cpus, config.seed, config.memory) == ((0, 2), 3, None)
+    assert (config.total_steps, config.sampler.num_envs, config.sampler.horizon) == (3e6, 64, 32)
+    with pytest.raises(ValueError, match="unknown option learning_rate; did you mean lr"):
+        make_config({"learning_rate": 1e-3})
 
 
 # What another library calls ours, words of several options, and slips.

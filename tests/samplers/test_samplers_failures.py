@@ -7,8 +7,10 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,42 +37,84 @@ def config(**options) -> SamplerConfig:
     return SamplerConfig(**{**settings, "step_timeout_seconds": 100, **options})
 
 
-@pytest.mark.parametrize(
-    "fault, message",
-    [
-        ("raise", "failed in step: RuntimeError: the simul"),
-        ("nan", "raw_reward nan; .*finite"),
-        ("nan reward", "returned the reward nan; .*finite"),
-        ("truncated alone", "failed in step: .*truncated"),
-        ("ended alone", "failed in step: .*episode_ended"),
-        ("four", "failed in step: .*StepResult"),
-        ("init", "no simulator here"),
-        ("reset", "failed in reset.*cannot reset"),
-    ],
-)
-def test_fault_of_an_environment_names_it(fault, message):
-    with pytest.raises((SamplerError, ValueError), match=message):
-        with SerialSampler(partial(FaultyEnv, fault), config=config()) as sampler:
-            sampler.collect(zeros)
+Step = Callable[[], Any]
+
+
+def collecting(kind: Any) -> Callable[..., Step]:
+    def make(factory: Any, **options: Any) -> Step:
+        sampler = kind(factory, config=config(num_workers=1, **options))
+        sampler.start()
+        return lambda: sampler.collect(zeros)
+
+    return make
+
+
+def stepping(factory: Any, **options: Any) -> Step:
+    env = VectorEnv(factory, 8, num_workers=2, **options)
+    env.reset()
+    return lambda: env.step(np.zeros(8, int))
+
+
+def by_groups(factory: Any, **options: Any) -> Step:
+    env, actions = VectorEnv(factory, 8, num_workers=2, num_groups=2, **options), np.zeros(4, int)
+    env.reset()
+    env.send(actions)
+    return lambda: (env.send(actions), env.recv())
+
+
+def under_sb3(factory: Any, **options: Any) -> Step:
+    from accel_rl.vector import SB3VecEnv  # loads torch, and workers load this module
+
+    env = SB3VecEnv(VectorEnv(factory, 8, num_workers=2, autoreset_mode="SameStep", **options))
+    env.reset()
+    return lambda: env.step(np.zeros(8, int))
+
+
+SERIAL, PARALLEL = collecting(SerialSampler), collecting(ParallelSampler)
 
 
 @pytest.mark.parametrize(
-    "fault, message",
+    "face, fault, message",
     [
-        ("raise", r"worker 0 .*environment \d \(toy\) failed in step: RuntimeError: the simul"),
-        ("stuck", r"worker 0 .*step_timeout_seconds=0\.5; .*raise step_timeout_seconds"),
-        slow("sleep", "within step_timeout_seconds=0.5"),
-        slow("exit", "worker 0 .*ended with exit status 7"),
-        slow("verbose", "failed in step: RuntimeError: ééé"),
-        slow("reset", "worker 0.*cannot reset"),
+        (SERIAL, "raise", "failed in step: RuntimeError: the simul"),
+        (SERIAL, "nan reward", "returned the reward nan; .*finite"),
+        (SERIAL, "truncated alone", "failed in step: .*truncated"),
+        (SERIAL, "ended alone", "failed in step: .*episode_ended"),
+        (SERIAL, "four", "failed in step: .*StepResult"),
+        (SERIAL, "init", "no simulator here"),
+        (SERIAL, "reset", "failed in reset.*cannot reset"),
+        (PARALLEL, "raise", r"worker 0 .*environment \d \(toy\) failed in step: RuntimeError: the"),
+        (PARALLEL, "stuck", r"worker 0 .*step_timeout_seconds=0\.5; .*raise step_timeout_seconds"),
+        (by_groups, "kill", r"worker \d \(pid \d+.*SIGKILL"),
+        slow(PARALLEL, "sleep", "within step_timeout_seconds=0.5"),
+        slow(PARALLEL, "verbose", "failed in step: RuntimeError: ééé"),
+        slow(PARALLEL, "reset", "worker 0.*cannot reset"),
+        slow(stepping, "exit", r"worker \d .* ended with exit status 7"),
+        slow(stepping, "init", "no simulator here"),
+        slow(by_groups, "stuck", r"worker \d .*within step_timeout_seconds=0\.5"),
+        slow(under_sb3, "nan", r"environment \d \(toy\) returned the raw_reward nan; .*finite"),
     ],
 )
-def test_failing_worker_is_named_and_none_is_left(fault, message):
+def test_failing_worker_is_named_and_none_is_left(face: Any, fault: str, message: str) -> None:
+    """Nor is it forgotten: whoever goes on is told that all is closed."""
     timeout = 0.5 if fault in ("sleep", "stuck") else 100
-    options = config(num_workers=1, step_timeout_seconds=timeout)
-    with pytest.raises(WorkerError, match=message):
-        with ParallelSampler(partial(FaultyEnv, fault), config=options) as sampler:
-            sampler.collect(zeros)
+    step: Any = None
+    with pytest.raises((SamplerError, ValueError), match=message):
+        step = face(partial(FaultyEnv, fault), step_timeout_seconds=timeout)
+        for _ in range(10):
+            step()
+    assert not worker_pids()
+    if step is not None:
+        with pytest.raises(SamplerError, match=r"is closed|earlier collect \(\w+Err"):
+            step()
+
+
+def test_hang_in_a_reset_is_found_by_its_own_timeout() -> None:
+    factory = partial(FaultyEnv, "sleep in reset")
+    env = VectorEnv(factory, 2, num_workers=1, reset_timeout_seconds=2)
+    env.reset()
+    with pytest.raises(WorkerError, match="has not answered within reset_timeout_seconds=2"):
+        env.reset()
     assert not worker_pids()
 
 

@@ -6,7 +6,6 @@ import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 
 import gymnasium
 import numpy as np
@@ -14,7 +13,7 @@ import pytest
 from batches import Walks
 from sampler_cases import KINDS, zeros
 from tiers import processes
-from toy_envs import FaultyEnv, ToyEnv
+from toy_envs import ToyEnv
 
 from accel_rl.envs import Batched, make_env_factory
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SamplerError, SerialSampler
@@ -22,18 +21,6 @@ from accel_rl.samplers.block import environment_seed
 from accel_rl.vector import VectorEnv
 
 CONFIG = SamplerConfig(num_envs=4, horizon=5, num_workers=1)
-
-
-@KINDS
-def test_a_sampler_that_an_error_of_an_environment_closed_says_so(kind):
-    sampler = kind(partial(FaultyEnv, "raise"), config=CONFIG)
-    sampler.start()
-    with pytest.raises(SamplerError, match="the simulator broke"):
-        for _ in range(20):
-            sampler.collect(zeros)
-    message = r"closed by an error in an earlier collect \(\w+Error: .*make another one"
-    with pytest.raises(SamplerError, match=message):
-        sampler.collect(zeros)
 
 
 @KINDS

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from accel_rl.parallel.group import TeamError
 from accel_rl.parallel.meeting import STORE_VARIABLE, MachineStore
 from accel_rl.parallel.team import LOST
 from accel_rl.system.console import tell_error
@@ -46,7 +47,7 @@ def launch(arguments: Sequence[str], num_learners: int, *, goes_on: bool) -> int
     Ctrl-C, SIGTERM and SIGHUP are passed on to them; a second one kills them. When one fails the
     others are stopped, or with ``goes_on`` told, unless it is the first, which keeps the records.
     """
-    store = MachineStore()
+    store = MachineStore(timeout_seconds=FAILURE_SECONDS)
     learners = []
     with _signals() as received:
         try:
@@ -162,7 +163,8 @@ class _Watch:
     def _after_end(self, rank: int, learner: subprocess.Popen[bytes]) -> None:
         if learner.returncode == 0:
             return
-        self._store.set(f"{LOST}/{rank}", "null")  # nobody is to wait for it
+        with contextlib.suppress(TeamError):  # one that was stopped keeps the store
+            self._store.set(f"{LOST}/{rank}", "null")  # nobody is to wait for it
         if learner.returncode in _STOPPED:
             if self._deadline is None:  # asked by itself, maybe too early for telling the others
                 self._stop(signal.SIGTERM)

@@ -37,10 +37,18 @@ class ChunkLocks:
         holders: ``[num_chunks]``, shared: the process that took each lock last, written under it.
             The kernel does not tell who holds a lock of this kind.
         timeout_seconds: longest wait in which no lock comes free.
+        name: what the chunks are of, for messages.
     """
 
-    def __init__(self, file: io.FileIO, holders: NDArray[np.int64], timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        file: io.FileIO,
+        holders: NDArray[np.int64],
+        timeout_seconds: float,
+        name: str = "the parameter store",
+    ) -> None:
         assert timeout_seconds >= 0
+        self._name = name
         self._file = file
         self._holders = holders
         self._timeout_seconds = timeout_seconds
@@ -108,6 +116,6 @@ class ChunkLocks:
         pid = int(self._holders[chunk])
         who = "another thread of this process" if pid == os.getpid() else f"process {pid}"
         return (
-            f"chunk {chunk} of the parameter store stayed locked for {self._timeout_seconds:g} "
+            f"chunk {chunk} of {self._name} stayed locked for {self._timeout_seconds:g} "
             f"seconds; {who} holds it: see whether it hangs or is stopped, and end it"
         )

@@ -8,15 +8,22 @@ on several machines use only that one. It authenticates nobody; see docs/safety.
 
 from __future__ import annotations
 
+import ctypes
+import io
+import mmap
 import os
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
+import numpy as np
 import torch.distributed as dist
 from torch.distributed import FileStore, PrefixStore, Store  # type: ignore[attr-defined]
 
 from accel_rl.parallel.group import TeamError, first_line
+from accel_rl.parallel.locks import ChunkLocks
 from accel_rl.parallel.ranks import Ranks
 from accel_rl.parallel.team import Team
 from accel_rl.system import shared_memory
@@ -26,6 +33,7 @@ PREFIX = "accel_rl"
 STORE_VARIABLE = "ACCEL_RL_STORE"
 """environment variable in which our own launcher gives the address of its `MachineStore`"""
 
+_SUM_BYTES = 16
 _TRY_SECONDS, _PAUSE_SECONDS = 1.0, 0.1
 """for a connection to the store, and until the next try"""
 
@@ -37,8 +45,12 @@ class MachineStore(FileStore):
     which learners call in each iteration, takes no more memory. The memory stays open until the
     process ends.
 
+    All calls take one lock. The lock of the file is of torch's, whose wait for a process that was
+    stopped with it has no end.
+
     Args:
         address: address of the store of another process. None: make a new one.
+        timeout_seconds: longest wait for the lock.
 
     Attributes:
         address: argument of this class in other processes, while this process lives.
@@ -46,19 +58,33 @@ class MachineStore(FileStore):
 
     Raises:
         OSError: there is no such store.
+        TeamError: another process keeps the lock. All methods raise it.
         ValueError: the address has another form.
     """
 
-    def __init__(self, address: str | None = None) -> None:
+    def __init__(self, address: str | None = None, timeout_seconds: float = 1800.0) -> None:
         if address is None:
-            names = ("accel_rl_messages", "accel_rl_sum")
-            messages, self._sum = map(shared_memory.create, names)
+            messages = shared_memory.create("accel_rl_messages")
+            numbers = shared_memory.create("accel_rl_sum", _SUM_BYTES)
         else:
             pid, *descriptors = map(int, address.split(":"))
-            messages, self._sum = (shared_memory.open_of(pid, each) for each in descriptors)
+            messages, numbers = (shared_memory.open_of(pid, each) for each in descriptors)
         self.network: Store | None = None
-        self.address = f"{os.getpid()}:{messages}:{self._sum}"
-        super().__init__(f"/proc/self/fd/{messages}", -1)  # opened anew for each access
+        self.address = f"{os.getpid()}:{messages}:{numbers}"
+        self._sum = np.frombuffer(mmap.mmap(numbers, _SUM_BYTES), np.int64)  # and the lock's holder
+        file = io.FileIO(numbers, "r+b", closefd=False)
+        self._locks = ChunkLocks(file, self._sum[1:], timeout_seconds, "the learners' store")
+        with self._locked():
+            super().__init__(f"/proc/self/fd/{messages}", -1)  # opened anew for each access
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))  # its destructor takes the file's lock
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            for _ in self._locks.visit([None]):
+                yield
+        except TimeoutError as error:
+            raise TeamError(str(error)) from error
 
     def add(self, key: str, value: int) -> int:
         """Add to the one sum that this store has, and return it.
@@ -67,15 +93,25 @@ class MachineStore(FileStore):
             key: name of the sum; it is not looked at.
             value: what is added.
         """
-        import fcntl  # Windows has none
+        with self._locked():
+            self._sum[0] += value
+            return int(self._sum[0])
 
-        fcntl.flock(self._sum, fcntl.LOCK_EX)
-        try:
-            total = int.from_bytes(os.pread(self._sum, 8, 0), "little") + value
-            os.pwrite(self._sum, total.to_bytes(8, "little"), 0)
-        finally:
-            fcntl.flock(self._sum, fcntl.LOCK_UN)
-        return total
+    def set(self, key: str, value: str) -> None:
+        with self._locked():
+            super().set(key, value)
+
+    def get(self, key: str) -> bytes:
+        with self._locked():
+            return super().get(key)
+
+    def check(self, keys: list[str]) -> bool:
+        with self._locked():
+            return super().check(keys)
+
+    def delete_key(self, key: str) -> bool:
+        with self._locked():
+            return super().delete_key(key)
 
 
 def meet_by_store(ranks: Ranks, timeout_seconds: float = 1800.0) -> Team:
@@ -99,7 +135,7 @@ def meet_by_store(ranks: Ranks, timeout_seconds: float = 1800.0) -> Team:
 
 def _open_store(ranks: Ranks, timeout_seconds: float) -> Store:
     if address := os.environ.get(STORE_VARIABLE):
-        return MachineStore(address)
+        return MachineStore(address, timeout_seconds)
     deadline = time.monotonic() + timeout_seconds
     has_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # which has the store
     if (has_agent or not ranks.is_first) and {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
@@ -114,14 +150,14 @@ def _open_store(ranks: Ranks, timeout_seconds: float) -> Store:
     if ranks.local_size < ranks.size:
         return network
     if ranks.is_first:
-        store = MachineStore()
+        store = MachineStore(None, timeout_seconds)
         network.set("address", store.address)
     else:
         while not network.check(["address"]):  # `get` would wait where signals do nothing
             if time.monotonic() > deadline:
                 raise TimeoutError("learner 0 has not come")
             time.sleep(_PAUSE_SECONDS)
-        store = MachineStore(network.get("address").decode())
+        store = MachineStore(network.get("address").decode(), timeout_seconds)
     store.network = network  # it may be in this process, and the others come later
     return store
 

@@ -6,7 +6,10 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import psutil
 import pytest
+from launched_runs import started, wait_for
+from tiers import PROCESSES
 
 from accel_rl.parallel import MachineStore, Ranks, Team, TeamError, meet_by_store
 from accel_rl.parallel.meeting import STORE_VARIABLE
@@ -66,7 +69,41 @@ def test_sums_take_no_more_memory() -> None:
         first.add("steps", 5)
         second.add("steps", 7)
     assert second.add("steps", 0) == 1200
-    assert os.stat(messages).st_size == before and os.stat(total).st_size == 8
+    assert os.stat(messages).st_size == before and os.stat(total).st_size == 16
+
+
+STOPPED_WITH_THE_LOCK = """
+import os, signal, sys
+from accel_rl.parallel import MachineStore
+with MachineStore(sys.argv[1])._locked():
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+@PROCESSES
+def test_learner_that_was_stopped_with_the_lock_is_named_until_it_is_killed() -> None:
+    store = MachineStore(timeout_seconds=0.2)
+    store.set("lost/1", "null")
+    with started("-c", STOPPED_WITH_THE_LOCK, store.address) as stopped:
+        process = psutil.Process(stopped.pid)
+        wait_for(lambda: process.status() == psutil.STATUS_STOPPED, stopped)
+        team = Team(Ranks(0, 2, 0, 2), store, 100.0)
+        message = rf"stayed locked for 0.2 seconds; process {stopped.pid} holds it: .*stopped"
+        for call in (
+            lambda: team.add_steps(5),
+            lambda: team.share("config", 3),
+            lambda: team.is_lost(1),
+            lambda: store.get("lost/1"),
+            lambda: store.delete_key("lost/1"),
+            lambda: MachineStore(store.address, 0.2),
+        ):
+            with pytest.raises(TeamError, match=message):
+                call()
+        team.close()
+        stopped.kill()
+        stopped.wait(60)
+    team = Team(Ranks(0, 2, 0, 2), store, 100.0)
+    assert team.add_steps(5) == 5 and team.is_lost(1)
 
 
 def test_port_that_is_in_use_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import torch
 
 from accel_rl.algos.update import as_metric
 from accel_rl.config import TrainConfig
-from accel_rl.parallel import Exchange, Team, TeamError, fingerprint
+from accel_rl.parallel import Exchange, Team, TeamError
 from accel_rl.runs.tables import EPISODE_WINDOW
 from accel_rl.samplers.base import Episode
 from accel_rl.training.progress import Progress
@@ -23,7 +23,9 @@ from accel_rl.training.progress import Progress
 CLIPPED = "clipped_action_share"
 """share of the floats in actions that lie beyond their bounds, and are clipped by environments"""
 SAVED = "saved"
-"""what learners call the steps after which they saved their last parts of checkpoints"""
+"""name of the steps after which learners have saved their last parts of checkpoints"""
+FINGERPRINT = "parameters"
+"""name of the fingerprints of parameters that learners in step compare at checkpoints"""
 
 OnRow = Callable[[Mapping[str, float]], object]
 """is given a row of metrics, by column; NaN where there is no value"""
@@ -60,9 +62,9 @@ class Rows(NamedTuple):
 
 
 class LearnerMetrics:
-    """The mean of each of the learner's metrics since the last `take`, over the iterations with it.
+    """The mean of each of the learner's metrics since the last `take`, over the updates with it.
 
-    Sums stay on the learner's device; only `take` reads them, which waits for it.
+    Sums stay on the learner's device. Only `take` and `not_finite` wait for the device.
     """
 
     def __init__(self, device: torch.device = _CPU) -> None:
@@ -85,29 +87,23 @@ class LearnerMetrics:
         self._counts[names] = self._counts.get(names, 0) + 1
 
     def take(self) -> dict[str, float]:
-        """The means, and starts anew. A synchronisation with the device."""
-        totals: dict[str, float] = {}
-        counts: dict[str, int] = {}
-        values = iter(self._read())
-        for names in self._totals:
-            for name in names:
-                totals[name] = totals.get(name, 0.0) + next(values)
-                counts[name] = counts.get(name, 0) + self._counts[names]
+        """Return the means, and begin anew."""
+        sums: dict[str, tuple[float, int]] = {}
+        for name, total, count in self._read():
+            before, number = sums.get(name, (0.0, 0))
+            sums[name] = before + total, number + count
         self._totals, self._counts = {}, {}
-        return {name: total / counts[name] for name, total in totals.items()}
+        return {name: total / number for name, (total, number) in sums.items()}
 
     def not_finite(self) -> list[str]:
-        """Names of the metrics that are not finite so far. Waits for the device."""
-        names = (name for names in self._totals for name in names)
-        values = zip(names, self._read(), strict=True)
-        return list(dict.fromkeys(name for name, value in values if not math.isfinite(value)))
+        """Return the names of the metrics that are not finite so far."""
+        return list(dict.fromkeys(name for name, total, _ in self._read() if not isfinite(total)))
 
-    def _read(self) -> list[float]:
-        """All sums, one after another, by one synchronisation with the device."""
-        if not self._totals:
-            return []
-        values: list[float] = torch.cat(tuple(self._totals.values())).tolist()
-        return values
+    def _read(self) -> list[tuple[str, float, int]]:
+        """Return names, sums and counts, by one synchronisation with the device."""
+        totals = torch.cat(tuple(self._totals.values())).tolist() if self._totals else []
+        keys = [(name, self._counts[names]) for names in self._totals for name in names]
+        return [(name, total, count) for (name, count), total in zip(keys, totals, strict=True)]
 
     def get_state(self) -> dict[str, Any]:
         totals = {names: total.cpu() for names, total in self._totals.items()}
@@ -156,9 +152,8 @@ class Scores:
 
     def summary(self) -> dict[str, float]:
         """Statistics of the window; NaN before the first episode has ended."""
-        raw = np.array([episode.episode_return for episode in self._last] or [np.nan])
-        clipped = np.array([episode.clipped_return for episode in self._last] or [np.nan])
-        length = np.array([float(episode.episode_length) for episode in self._last] or [np.nan])
+        last: list[tuple[float, ...]] = [each[1:4] for each in self._last] or [(np.nan,) * 3]
+        raw, clipped, length = np.array(last, np.float64).T
         p10, median, p90 = np.quantile(raw, np.array([0.1, 0.5, 0.9]))
         return {
             "episode_return_raw_mean": float(raw.mean()),
@@ -189,52 +184,25 @@ def info_means(episodes: Iterable[Episode], info_keys: Iterable[str]) -> dict[st
 
 
 class Report(NamedTuple):
-    """Of one learner since its last one; ``num_updates`` since the run began.
+    """What one learner has measured since its last report.
 
-    ``episodes``: the last ones of ``num_episodes``, no more than make a score. ``exchange``: of
-    `Exchange.take_metrics`. ``fingerprint``: of its parameters, in rows that compare them where all
-    learners must have the same; else None.
+    Attributes:
+        episodes: the last ones of ``num_episodes``, at most `EPISODE_WINDOW`.
+        numbers: metrics of the learner and of its exchange, by name.
+        num_updates: since the run began.
     """
 
     episodes: list[Episode]
     num_episodes: int
-    metrics: dict[str, float]
-    exchange: dict[str, float]
+    numbers: dict[str, float]
     num_updates: int
-    fingerprint: int | None
-
-    @classmethod
-    def of(cls, message: Any, rank: int) -> Report:
-        """The report that learner ``rank`` has posted; JSON has lists where it had tuples.
-
-        Raises:
-            TeamError: it is none.
-        """
-        try:
-            report = cls(*message)
-            return report._replace(episodes=[Episode(*each) for each in report.episodes])
-        except TypeError:
-            raise TeamError(
-                f"what learner {rank} has posted is no report: {message!r:.100}"
-            ) from None
-
-
-def make_report(
-    team: Team, exchange: Exchange, scores: Scores, metrics: dict[str, float], *, compares: bool
-) -> Report:
-    """This learner's, now. ``scores``: what it has not yet reported; nothing is left there.
-
-    ``compares``: it has a fingerprint if learners must have the same parameters.
-    """
-    is_same = exchange.num_sharing == team.ranks.size > 1
-    mark = fingerprint(exchange.parameters) if is_same and compares else None
-    return Report(*scores.take(), metrics, exchange.take_metrics(), exchange.num_updates, mark)
 
 
 class Others:
-    """The other learners' reports, for the first.
+    """The other learners of a run, as the first one hears of them.
 
-    ``num_earlier``: updates that they had made by themselves when the run went on.
+    Args:
+        num_earlier: updates that they had made by themselves when the run was resumed.
     """
 
     def __init__(self, team: Team, exchange: Exchange, num_earlier: int = 0) -> None:
@@ -246,7 +214,7 @@ class Others:
 
     @property
     def are_in_step(self) -> bool:
-        """Whether they make each update together with the first; so where there are none."""
+        """Whether all learners make each update together; true if there is a single learner."""
         return self._exchange.num_sharing == self._team.ranks.size
 
     @property
@@ -254,105 +222,81 @@ class Others:
         """Updates that the others have made by themselves, as last reported."""
         return self._num_earlier + sum(self._num_updates)
 
-    def merge(self, own: Report, steps: int) -> Report:
-        """``own`` and what the others have reported, as one. Logs which of them are newly lost.
+    def merge(self, own: Report) -> Report:
+        """Return ``own`` and the others' reports as one report, which counts each update once.
 
-        Means are means over learners, and ``num_updates`` counts each update once. Where learners
-        go in step, each has reported as often as this one, and is waited for.
+        Learners in step have reported as often as this one, and are waited for. Learners that are
+        newly lost are logged.
 
         Raises:
-            TeamError: a learner has not reported, or has other parameters than this one.
+            TeamError: a learner has not reported.
         """
         in_step = self.are_in_step
         if not in_step:
             self._log_lost()
-        reports = [own]
+        reports, episodes = [own], [own.episodes]
         for rank, messages in self._team.read(waits=in_step).items():
-            posted = [Report.of(message, rank) for message in messages]
-            if posted:
-                reports.append(_join(posted))
-            for report in posted:
-                if not in_step:
-                    self._num_updates[rank] = report.num_updates
-                if report.fingerprint != own.fingerprint:
-                    raise TeamError(
-                        f"the parameters of learner {rank} are no longer those of learner 0, after "
-                        f"{steps:,} steps; go on from the last checkpoint with resume=RUN_DIR"
-                    )
+            theirs = [Report(*message) for message in messages]
+            reports += theirs
+            episodes.append([Episode(*each) for report in theirs for each in report.episodes])
+            if theirs and not in_step:
+                self._num_updates[rank] = theirs[-1].num_updates
         # Of all learners by turns, so that the last ones are not those of one learner.
-        by_turns = zip_longest(*(report.episodes[::-1] for report in reports))
+        newest = zip_longest(*(each[::-1] for each in episodes))
         return Report(
-            episodes=[each for turn in by_turns for each in turn if each is not None][::-1],
+            episodes=[each for turn in newest for each in turn if each is not None][::-1],
             num_episodes=sum(report.num_episodes for report in reports),
-            metrics=mean_numbers([report.metrics for report in reports]),
-            exchange=merge_exchanges([report.exchange for report in reports]),
+            numbers=merge_numbers(report.numbers for report in reports),
             num_updates=own.num_updates + self.num_updates,
-            fingerprint=own.fingerprint,
         )
 
     def await_parts(self, steps: int) -> dict[int, int]:
-        """Waits until the others have saved their parts of a checkpoint due after ``steps`` steps.
+        """Wait until the others have saved their parts of a checkpoint due after ``steps`` steps.
 
-        Returns after how many steps each of them did, as its file's name says; none of lost ones.
+        Return the steps in the names of their files, by rank, without lost learners.
         """
         return self._team.wait_for_all(SAVED, steps)
 
+    def compare(self, own: int, steps: int) -> None:
+        """Compare ``own``, a fingerprint of parameters, with those of learners in step.
+
+        Raises:
+            TeamError: a learner has other parameters than this one after ``steps`` steps.
+        """
+        for rank, other in self._team.wait_for_all(FINGERPRINT, steps).items():
+            if other != own:
+                raise TeamError(
+                    f"the parameters of learner {rank} are no longer those of learner 0, after "
+                    f"{steps:,} steps; go on from the last checkpoint with resume=RUN_DIR"
+                )
+
     def _log_lost(self) -> None:
-        """Says of each lost learner once that it is, unless all are being stopped."""
+        """Log each lost learner once, unless all are being stopped."""
         for rank in set(range(1, self._team.ranks.size)) - self._lost:
             if not self._team.is_stop_asked and self._team.is_lost(rank):
                 _LOGGER.info("learner %d has ended early, and is waited for no more", rank)
                 self._lost.add(rank)
 
 
-def _join(reports: Sequence[Report]) -> Report:
-    """Those of one learner, oldest first, as one."""
-    return reports[-1]._replace(
-        episodes=[episode for report in reports for episode in report.episodes],
-        num_episodes=sum(report.num_episodes for report in reports),
-        metrics=mean_numbers([report.metrics for report in reports]),
-        exchange=merge_exchanges([report.exchange for report in reports], adds_seconds=True),
-    )
+def merge_numbers(each: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return by name the least of ``*_min``, the largest of ``*_max``, the mean of all others."""
+    values: dict[str, list[float]] = {}
+    for numbers in each:
+        for name, value in numbers.items():
+            values.setdefault(name, []).append(value)
+    how = {"_min": np.min, "_max": np.max}
+    return {name: float(how.get(name[-4:], np.mean)(found)) for name, found in values.items()}
 
 
-def mean_numbers(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """By name, the mean of those who have it; NaN where one of these is."""
-    names = dict.fromkeys(name for numbers in each for name in numbers)
-    having = {name: [numbers[name] for numbers in each if name in numbers] for name in names}
-    return {name: sum(values) / len(values) for name, values in having.items()}
-
-
-def merge_exchanges(
-    each: Sequence[Mapping[str, float]], *, adds_seconds: bool = False
-) -> dict[str, float]:
-    """By name: the least of ``*_min``, the largest of ``*_max``, the mean of others.
-
-    ``adds_seconds``: they are of one learner, whose ``*_seconds`` add up. NaN, of a learner without
-    any push, counts for nothing.
-    """
-    merged = {}
-    for name in each[0]:
-        values = [numbers[name] for numbers in each if not math.isnan(numbers[name])]
-        if not values:
-            merged[name] = math.nan
-        elif name.endswith("_min"):
-            merged[name] = min(values)
-        elif name.endswith("_max"):
-            merged[name] = max(values)
-        elif adds_seconds and name.endswith("_seconds"):
-            merged[name] = sum(values)
-        else:
-            merged[name] = sum(values) / len(values)
-    return merged
-
-
-def exchange_columns(numbers: Mapping[str, float], seconds: float) -> Iterator[tuple[str, float]]:
-    """Columns of metrics; seconds as shares of the ``seconds`` that the row is about."""
+def exchange_columns(numbers: Mapping[str, float], seconds: float) -> dict[str, float]:
+    """Return an exchange's metrics, with seconds as shares of ``seconds``."""
+    columns = {}
     for name, value in numbers.items():
         if name.endswith("_seconds"):
-            yield name.removesuffix("_seconds") + "_share", value / seconds
+            columns[name.removesuffix("_seconds") + "_share"] = value / seconds
         else:
-            yield name, value
+            columns[name] = value
+    return columns
 
 
 def gpu_columns(device: torch.device) -> dict[str, float]:
@@ -363,20 +307,15 @@ def gpu_columns(device: torch.device) -> dict[str, float]:
 
 
 class Interval:
-    """Tells whether a multiple of ``steps`` was passed since the last time it was asked.
-
-    ``begin``: where steps begin.
-    """
+    """Says whether a multiple of ``steps`` was passed since ``begin``, or since `is_due`."""
 
     def __init__(self, steps: int, begin: int = 0) -> None:
         self._steps = steps
         self._passed = begin // steps
 
     def is_ahead(self, steps: int) -> bool:
-        """What `is_due` will tell after ``steps``; this is not to ask."""
         return steps // self._steps > self._passed
 
     def is_due(self, steps: int) -> bool:
-        passed = steps // self._steps
-        is_due, self._passed = passed > self._passed, passed
+        is_due, self._passed = self.is_ahead(steps), steps // self._steps
         return is_due

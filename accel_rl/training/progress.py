@@ -1,4 +1,4 @@
-"""Where a run stands and its time goes, as a panel, as plain lines, and as a table in the end."""
+"""Where a run stands and where its time goes: a panel or plain lines, and a table at the end."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import logging
 import math
 import shlex
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import numpy as np
 from rich import box
 from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -26,7 +29,8 @@ LINE_SECONDS = 10.0
 """between two plain lines, at least"""
 
 COLOURS = {"simulators": "cyan", "inference": "green", "learning": "magenta", "other": "white"}
-_LARGER_BATCHES = "a larger num_envs makes larger batches"
+_MOST_POINTS = 512
+_BARS = " ▁▂▃▄▅▆▇█"
 _NO_EPISODE = (
     "no episode has finished: too few steps, or does the environment never return terminated or "
     "truncated?"
@@ -34,10 +38,14 @@ _NO_EPISODE = (
 
 
 class Reading(NamedTuple):
-    """Counts, and clocks in seconds, at one moment: of the wall, the sampler and the learner.
+    """Clocks in seconds, and counts, at one moment.
 
-    ``evaluating``: of the wall's, in which this learner evaluated while others went on.
-    ``logging``, ``saving``: of the wall's, for rows of metrics and for checkpoints that were due.
+    Attributes:
+        wall: training time.
+        waiting, inference, simulating: of the sampler.
+        learning: of the learner, with what its device did later.
+        evaluating: part of ``wall`` in which this learner evaluated while others went on.
+        logging, saving: parts of ``wall`` for rows of metrics and for checkpoints that were due.
     """
 
     wall: float
@@ -53,11 +61,11 @@ class Reading(NamedTuple):
 
 
 class TimeSplit(NamedTuple):
-    """Shares of the wall time between two readings, evaluations left out.
+    """Shares of the wall time between two readings, without evaluations.
 
-    ``waiting`` (for simulators), ``inference``, ``learning`` and ``other`` are this process' own
-    and add up to 1. ``simulating`` is how much of the time the simulators worked, on average, in
-    their own processes meanwhile; a serial sampler's work in this one, where it is ``waiting``.
+    ``waiting`` (for simulators), ``inference``, ``learning`` and ``other`` are of this process and
+    add up to 1. ``simulating`` is how much of the time the simulators worked, on average, in
+    their own processes. A serial sampler works in this process, where it is ``waiting``.
 
     On a GPU ``learning`` includes the wait for the device to finish the update, which comes where
     this process reads the first actions of the next rollout (`accel_rl.training.device_clock`).
@@ -76,21 +84,13 @@ class TimeSplit(NamedTuple):
 
     @classmethod
     def between(cls, before: Reading, after: Reading) -> TimeSplit:
-        evaluating = after.evaluating - before.evaluating
-        wall = max(after.wall - before.wall - evaluating, 1e-9)
-        waiting = (after.waiting - before.waiting) / wall
-        inference = (after.inference - before.inference) / wall
-        learning = (after.learning - before.learning) / wall
-        other = max(0.0, 1.0 - waiting - inference - learning)
-        return cls(
-            waiting,
-            inference,
-            learning,
-            other,
-            (after.simulating - before.simulating) / wall,
-            (after.logging - before.logging) / wall,
-            (after.saving - before.saving) / wall,
-        )
+        wall = after.wall - before.wall - (after.evaluating - before.evaluating)
+        shares = {
+            name: (getattr(after, name) - getattr(before, name)) / max(wall, 1e-9)
+            for name in ("waiting", "inference", "learning", "simulating", "logging", "saving")
+        }
+        known = shares["waiting"] + shares["inference"] + shares["learning"]
+        return cls(other=max(0.0, 1.0 - known), **shares)
 
 
 class Bottleneck(NamedTuple):
@@ -122,29 +122,22 @@ def find_bottleneck(split: TimeSplit, config: TrainConfig, *, on_gpu: bool) -> B
 
 
 def _hint(name: str, config: TrainConfig, on_gpu: bool) -> str:
-    if name == "simulators" and config.sampler.num_workers == 0:
-        return "num_workers=none steps in parallel"
-    if name == "simulators":
-        return "more CPU cores would help"
-    if name in ("inference", "learning") and not on_gpu:
-        return "a GPU or a smaller model"
-    if name == "inference":
-        return _LARGER_BATCHES
-    if name == "learning":
-        return _update_hint(config)
-    return f"a larger {'log_interval' if name == 'logging' else 'checkpoint_interval'}"
-
-
-def _update_hint(config: TrainConfig) -> str:
-    """What makes the updates of a GPU cost less time."""
     learner = config.learner
-    if learner.in_rollouts and not config.overlap and config.parallel.pull_steps is None:
-        return "overlap=true learns while simulators work"
-    if learner.precision == "float32":
-        return "precision=tf32 computes faster"
-    if "num_envs" in learner.batches(config.sampler):
-        return _LARGER_BATCHES
-    return "a smaller model"
+    if name in ("logging", "checkpoints"):
+        return f"a larger {'log_interval' if name == 'logging' else 'checkpoint_interval'}"
+    if name == "simulators":
+        is_serial = config.sampler.num_workers == 0
+        return "num_workers=none steps in parallel" if is_serial else "more CPU cores would help"
+    if not on_gpu:
+        return "a GPU or a smaller model"
+    if name == "learning":
+        if learner.in_rollouts and not config.overlap and config.parallel.pull_steps is None:
+            return "overlap=true learns while simulators work"
+        if learner.precision == "float32":
+            return "precision=tf32 computes faster"
+        if "num_envs" not in learner.batches(config.sampler):
+            return "a smaller model"
+    return "a larger num_envs makes larger batches"
 
 
 @dataclass(frozen=True)
@@ -186,6 +179,19 @@ class Progress(Protocol):
     def close(self) -> None: ...
 
 
+def make_progress(console: Console, title: str, num_learners: int = 1) -> Progress:
+    """Return a panel if the console can draw it again and again, else lines.
+
+    Args:
+        console: where the progress is shown.
+        title: of the panel.
+        num_learners: all learners of the run.
+    """
+    if console.is_terminal and not (console.is_dumb_terminal or console.is_jupyter):
+        return LivePanel(console, title, num_learners)
+    return PlainLines(console)
+
+
 class PlainLines:
     """One line at a time, for files and CI: no escape codes."""
 
@@ -201,7 +207,41 @@ class PlainLines:
         self._console.print(message, markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Nothing is left open."""
+        pass
+
+
+class LivePanel:
+    """A panel that is drawn over itself. No thread: it is drawn when `show` is called."""
+
+    interval_seconds = PANEL_SECONDS
+
+    def __init__(self, console: Console, title: str, num_learners: int = 1) -> None:
+        self._console = console
+        self._title, self._num_learners = title, num_learners
+        self._scores: list[tuple[int, float]] = []  # with the steps before
+        self._live = Live(console=console, auto_refresh=False)
+        self._live.start()
+
+    def show(self, status: Status) -> None:
+        score = status.scores["episode_return_raw_mean"]
+        if math.isfinite(score):
+            self._scores.append((status.steps, score))
+        if len(self._scores) == _MOST_POINTS:
+            del self._scores[1::2]
+        # The panel without a curve has 9 lines; a few are left for what the run says.
+        height = min(8, self._console.height - 14)
+        parts = []
+        if self._scores and height > 1 and not self._console.options.ascii_only:
+            parts.append(curve(self._scores, self._console.width - 4, height))
+        drawn = panel(status, self._title, *parts, num_learners=self._num_learners)
+        self._live.update(drawn, refresh=True)
+
+    def say(self, message: str) -> None:
+        self._console.print(message, markup=False, highlight=False)
+
+    def close(self) -> None:
+        """Leave the last panel standing, and the terminal as it was."""
+        self._live.stop()
 
 
 class ProgressHandler(logging.Handler):
@@ -216,7 +256,7 @@ class ProgressHandler(logging.Handler):
 
 
 def line(status: Status) -> str:
-    """The status as one line of text."""
+    """Return the status as one line of text."""
     mean = status.scores["episode_return_raw_mean"]
     score = f"score {mean:.2f}" if mean == mean else "score none yet"
     worst = status.bottleneck
@@ -231,7 +271,7 @@ def line(status: Status) -> str:
 def panel(
     status: Status, title: str, *parts: RenderableType, num_learners: int = 1
 ) -> RenderableType:
-    """The status, and ``parts`` below it, as a panel; no line needs more than 80 columns."""
+    """Return the status, and ``parts`` below it, as a panel; no line needs more than 80 columns."""
     bar = Table.grid(expand=True, padding=(0, 1))
     bar.add_column(ratio=1)
     bar.add_column(justify="right", no_wrap=True)
@@ -243,16 +283,34 @@ def panel(
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bold", no_wrap=True)
     rows.add_column(overflow="ellipsis")
-    rows.add_row("score", _score(status))
+    rows.add_row("score", _score(status, "no episode has finished yet"))
     rows.add_row("speed", _speed(status))
     rows.add_row("time", f"{clock(status.seconds)} gone, {clock(status.seconds_left)} left")
-    rows.add_row("spent", _split(status.split))
-    worst = status.bottleneck
-    rows.add_row("limit", f"{worst.name} ({worst.share:.0%} of the time): {worst.hint}")
+    for row in _spent(status):
+        rows.add_row(*row)
     if num_learners > 1:
         rows.add_row("learners", f"this is the first of {num_learners}")
-    parts = (bar, rows, *parts)
-    return Panel(Group(*parts), title=Text(title, "bold"), title_align="left", padding=(0, 1))
+    drawn = Group(bar, rows, *parts)
+    return Panel(drawn, title=Text(title, "bold"), title_align="left", padding=(0, 1))
+
+
+def curve(points: list[tuple[int, float]], width: int, height: int) -> Text:
+    """Return bars from score 0, or the least below 0, over steps from 0.
+
+    Args:
+        points: steps, rising, and scores.
+        width: characters of a line.
+        height: lines, without the one that says the range.
+    """
+    scores = np.interp(np.linspace(0, points[-1][0], width), *np.transpose(points))
+    low, high = min(0.0, scores.min()), max(0.0, scores.max())
+    eighths = np.rint(8 * height * (scores - low) / (high - low or 1.0)).astype(int)
+    ends = (count(each) if abs(each) >= 1000 else f"{each:.4g}" for each in (low, high))
+    text = Text.assemble(("score", "bold"), f", {' to '.join(ends)}")
+    for row in reversed(range(height)):
+        bars = "".join(_BARS[each] for each in np.clip(eighths - 8 * row, 0, 8))
+        text.append(f"\n{bars}", "green")
+    return text
 
 
 def summary(
@@ -262,33 +320,30 @@ def summary(
     stopped_by: signal.Signals | None,
     is_cut: bool = False,
 ) -> RenderableType:
-    """The end of a run as a table; speeds and shares are those that ``status`` has.
+    """Return the end of a run as a table, with the speeds and shares of ``status``.
 
-    ``is_cut``: it has ended after ``max_minutes``. A run without any step has no ``limit``.
+    Args:
+        is_cut: whether the run has ended after ``max_minutes``.
     """
     table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     how = "ended after max_minutes" if is_cut else "finished"
     how += "" if status.steps else ", before its first rollout"
-    how = how if stopped_by is None else f"stopped by {stopped_by.name}"
+    table.add_row("run", how if stopped_by is None else f"stopped by {stopped_by.name}")
     frames = f", {status.steps * status.frame_skip:,} frames" if status.frame_skip > 1 else ""
-    table.add_row("run", how)
     table.add_row("trained", f"{status.steps:,} steps{frames}, {updates:,} updates")
-    table.add_row("score", _score(status) if status.num_episodes else _NO_EPISODE)
+    table.add_row("score", _score(status, _NO_EPISODE))
     for name, value in status.scores.items():
         if name.startswith("episode_info_") and not math.isnan(value):
             key = name.removeprefix("episode_info_").removesuffix("_mean")
             table.add_row(Text(key), f"{value:.4g}  mean of the episodes' last steps")
-    table.add_row(
-        "time", clock(status.seconds) if status.seconds >= 60 else f"{status.seconds:.1f} s"
-    )
+    is_long = status.seconds >= 60
+    table.add_row("time", clock(status.seconds) if is_long else f"{status.seconds:.1f} s")
     resumed = f" since the resume at {status.since_steps:,} steps" if status.since_steps else ""
     table.add_row("speed", f"{_speed(status)}{resumed}")
-    table.add_row("spent", _split(status.split))
-    worst = status.bottleneck
-    if worst.share:
-        table.add_row("limit", f"{worst.name} ({worst.share:.0%} of the time): {worst.hint}")
+    for row in _spent(status):
+        table.add_row(*row)
     if status.gpu:
         table.add_row("GPU", status.gpu)
     table.add_row("files", Text(str(run_dir)))  # a name is no markup
@@ -298,7 +353,7 @@ def summary(
 
 
 def count(number: float) -> str:
-    """A count in short: 950, 12.5k, 3.00M."""
+    """Return a count in short: 950, 12.5k, 3.00M."""
     for limit, unit, digits in ((1e9, "G", 2), (1e6, "M", 2), (1e4, "k", 1)):
         if number >= limit:
             return f"{number / (1e3 if unit == 'k' else limit):.{digits}f}{unit}"
@@ -306,17 +361,17 @@ def count(number: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Hours, minutes and seconds: 1:02:03; "unknown" if ``seconds`` is infinite or NaN."""
+    """Return hours, minutes and seconds: 1:02:03; "unknown" if ``seconds`` is not finite."""
     if not math.isfinite(seconds):
         return "unknown"
     whole = round(min(seconds, 359_999_999))
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
-def _score(status: Status) -> Text:
+def _score(status: Status, without: str) -> Text:
     scores = status.scores
     if not status.num_episodes:
-        return Text("no episode has finished yet", "dim")
+        return Text(without, "dim")
     return Text.assemble(
         (f"{scores['episode_return_raw_mean']:.2f}", "bold"),
         f"  mean of the last {min(EPISODE_WINDOW, status.num_episodes)} of "
@@ -332,15 +387,13 @@ def _speed(status: Status) -> str:
     return text
 
 
-def _split(split: TimeSplit) -> Text:
-    shares = {
-        "simulators": split.waiting,
-        "inference": split.inference,
-        "learning": split.learning,
-        "other": split.other,
-    }
-    text = Text()
-    for name, share in shares.items():
-        text.append("■ ", COLOURS[name])
+def _spent(status: Status) -> Iterator[tuple[str, RenderableType]]:
+    """Yield the rows about time: its split, and what limits the speed, if there is any speed."""
+    split, worst, text = status.split, status.bottleneck, Text()
+    shares = (split.waiting, split.inference, split.learning, split.other)
+    for (name, colour), share in zip(COLOURS.items(), shares, strict=True):
+        text.append("■ ", colour)
         text.append(f"{name} {share:.0%}  ")
-    return text
+    yield "spent", text
+    if worst.share:
+        yield "limit", f"{worst.name} ({worst.share:.0%} of the time): {worst.hint}"

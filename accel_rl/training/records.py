@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from accel_rl.parallel import fingerprint
 from accel_rl.runs.checkpoint import PART, save_checkpoint, save_if_best, save_part
 from accel_rl.runs.directory import plain_options
 from accel_rl.runs.files import draw_or_warn
@@ -22,16 +23,17 @@ from accel_rl.training.device_clock import make_device_clock
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.metrics import (
     CLIPPED,
+    FINGERPRINT,
     SAVED,
     Interval,
     LearnerMetrics,
     Others,
     Recorded,
+    Report,
     Rows,
     Scores,
     exchange_columns,
     gpu_columns,
-    make_report,
 )
 from accel_rl.training.progress import (
     Reading,
@@ -53,12 +55,14 @@ _LOGGER = logging.getLogger(__name__)
 class Records:
     """Counts steps, updates and seconds, and writes what is due after each iteration.
 
-    Each learner of a run has its own. The first one's has ``rows``: it merges into them what the
-    others report, who save only their parts of checkpoints.
+    Each learner of a run has records. The first learner's have ``rows``, into which they merge the
+    others' reports; the others save only their parts of checkpoints.
 
-    ``seconds`` run from `begin`; `pause` takes out what is no part of training, evaluation above
-    all. ``learning_seconds`` is the loop's to add to, and ``device_clock`` is told of its updates.
-    ``saved``: the checkpoint from which the run goes on.
+    Training time runs from `begin`, without what `pause` takes out. The loop adds to
+    ``learning_seconds``, and calls ``device_clock`` around its updates.
+
+    Args:
+        saved: the checkpoint from which the run goes on.
     """
 
     def __init__(
@@ -84,7 +88,6 @@ class Records:
         self._others = Others(team, exchange, max(0, self.updates - self._own_updates))
         self._learner_metrics = LearnerMetrics(exchange.parameters.gradient.device)
         self._log = Interval(config.row_steps, self.steps)
-        self._is_compared = False  # with others' parameters, which waits for the device
         self._checkpoint = Interval(config.checkpoint_steps, self.steps)
         self._saved_steps = -1 if saved is None else self.steps
         self._has_unsaved_evaluation = False
@@ -104,7 +107,7 @@ class Records:
                 self.scores.set_state(saved["recorder"]["scores"])
                 self._learner_metrics.set_state(saved["recorder"]["learner_metrics"])
         self._earlier_seconds = counts["training_seconds"]
-        self._evaluating_seconds = self._logging_seconds = self._saving_seconds = 0.0
+        self._spent = {"evaluating": 0.0, "logging": 0.0, "saving": 0.0}
         self.begin(SamplerTimes(0.0, 0.0, 0.0))
 
     def begin(self, times: SamplerTimes) -> None:
@@ -121,7 +124,7 @@ class Records:
         if self._others.are_in_step:
             self._began += seconds
         else:
-            self._evaluating_seconds += seconds
+            self._spent["evaluating"] += seconds
 
     @property
     def seconds(self) -> float:
@@ -176,14 +179,14 @@ class Records:
             self._shown = now
         if self._log.is_due(steps):
             self.write_row()
-            self._logging_seconds += perf_counter() - now
+            self._spent["logging"] += perf_counter() - now
             if now - self._drawn >= CURVE_SECONDS and self._rows is not None:
                 is_drawn = self.draw_curve()
                 self._drawn = now if is_drawn else math.inf  # else its warning would come again
         if self._checkpoint.is_due(steps):
-            interval, began = self._config.checkpoint_steps, perf_counter()
-            self.save_due(steps // interval * interval)
-            self._saving_seconds += perf_counter() - began
+            began = perf_counter()
+            self.save(steps // self._config.checkpoint_steps * self._config.checkpoint_steps)
+            self._spent["saving"] += perf_counter() - began
 
     def write_row(self, *, alone: bool = False) -> None:
         """A row of metrics about what happened since the last one, or a report for it.
@@ -192,34 +195,36 @@ class Records:
 
         Raises:
             FloatingPointError: a metric of the learner is not finite.
-            TeamError: another learner is gone, or has other parameters.
+            TeamError: another learner is gone.
             ValueError: the learner told a metric that is not among its `metric_names`.
         """
+        before = self._last_row
         metrics = self._learner_metrics.take()
-        # In the first row after each checkpoint, and in the last one.
-        compares = not self._is_compared or self.steps >= self._config.planned_steps
-        self._is_compared = True
-        own = make_report(self._team, self._exchange, self._unreported, metrics, compares=compares)
+        seconds = max(self.seconds - before.wall, 1e-9)
+        exchange = exchange_columns(self._exchange.take_metrics(), seconds)
+        numbers = {name: value for name, value in exchange.items() if not math.isnan(value)}
+        own = Report(*self._unreported.take(), numbers | metrics, self._exchange.num_updates)
         if self._rows is None:
             self._team.post(own)
             self._last_row = self._read()
             return
-        report = own if alone else self._others.merge(own, self.steps)
-        if unnamed := ", ".join(sorted(report.metrics.keys() - set(self._rows.metric_names))):
+        if unnamed := ", ".join(sorted(metrics.keys() - set(self._rows.metric_names))):
             raise ValueError(
                 f"the learner's update returned a value for {unnamed}, which is not in its "
                 "metric_names; add it there"
             )
+        report = own if alone else self._others.merge(own)
         self.scores.add(report.episodes, report.num_episodes)
         self.updates = self._own_updates + self._others.num_updates
-        before, now = self._last_row, self._read()
+        now = self._read()
         status = self._status(before, now)
-        seconds, split = max(now.wall - before.wall, 1e-9), status.split
+        split = status.split
         row: dict[str, float] = {
             **self._counts(now.wall),
             "steps_per_second": status.steps_per_second,
             "frames_per_second": status.steps_per_second * self._rows.frame_skip,
-            "updates_per_second": (now.updates - before.updates) / seconds,
+            "updates_per_second": (now.updates - before.updates)
+            / max(now.wall - before.wall, 1e-9),
             **status.scores,
             "waiting_for_simulators_share": split.waiting,
             "inference_share": split.inference,
@@ -227,9 +232,8 @@ class Records:
             "other_share": split.other,
             "simulators_busy_share": split.simulating,
             **gpu_columns(self._exchange.parameters.parameter.device),
-            **dict(exchange_columns(report.exchange, seconds)),
-            **dict.fromkeys(self._rows.metric_names, math.nan),
-            **report.metrics,
+            **dict.fromkeys((*exchange, *self._rows.metric_names), math.nan),
+            **report.numbers,
         }
         self._writer.write(row)
         self._curve.add(row)
@@ -243,7 +247,11 @@ class Records:
                 f"clipped ({CLIPPED}), so that the environment sees little of what is learned; if "
                 f"scores do not rise, a smaller learner.lr may help, or algo=sac"
             )
-        self._refuse(name for name, value in report.metrics.items() if not math.isfinite(value))
+        self._refuse(
+            name
+            for name in self._rows.metric_names
+            if not math.isfinite(report.numbers.get(name, 0.0))
+        )
 
     def _refuse(self, diverged: Iterable[str]) -> None:
         """Raises FloatingPointError if there are metrics that have ``diverged``."""
@@ -292,71 +300,75 @@ class Records:
 
         return draw_or_warn(draw, path, is_last=is_last)
 
-    def save_due(self, due: int) -> None:
-        """Save what is due after ``due`` steps: a checkpoint, or this learner's part of it.
+    def save(self, due: int | None) -> None:
+        """Save a checkpoint, or this learner's part of checkpoints due after up to ``due`` steps.
+
+        Args:
+            due: None after a failure: save a checkpoint without the other learners' parts.
 
         Raises:
             OSError: it could not be written.
             FloatingPointError: learning has diverged; what was saved before stays.
             SamplerError: it was written without the simulators, which have failed.
-            TeamError: another learner has not saved its part.
+            TeamError: another learner has not saved its part, or has other parameters.
         """
-        self._is_compared = False
-        if self._rows is None:
-            self._save_part(self.steps)
-        elif self.steps != self._saved_steps or self._has_unsaved_evaluation:
-            self._save_checkpoint(due)
+        is_saved = self.steps == self._saved_steps and not self._has_unsaved_evaluation
+        if self._rows is None and due is not None:
+            failure = None if is_saved else self._save_part()
+            if self._others.are_in_step:
+                self._team.reach(FINGERPRINT, due, fingerprint(self._exchange.parameters))
+            self._team.reach(SAVED, due, self._saved_steps)
+        elif self._rows is not None and not is_saved:
+            began, parts = perf_counter(), None
+            self._refuse(self._learner_metrics.not_finite())
+            if due is not None and self._team.ranks.size > 1:
+                if self._others.are_in_step:
+                    self._others.compare(fingerprint(self._exchange.parameters), due)
+                parts = self._others.await_parts(due)
+            state = self._state(parts)
+            failure = state.pop("failure", None)
+            save_checkpoint(self._run_dir, self.steps, state, num_kept=self._config.num_checkpoints)
+            self._saved_steps, self._has_unsaved_evaluation = self.steps, False
+            _LOGGER.info("checkpoint after %s steps, in %.2f s", self.steps, perf_counter() - began)
+        else:
+            return
+        if failure is not None:
+            raise failure
 
     def save_last(self) -> None:
-        """Save at the end, as `save_due`.
+        """Save at the end.
 
-        The part of another learner than the first serves whatever checkpoint the first one, which
-        may not go in step, still makes.
+        The part of a learner that is not the first serves any checkpoint that the first learner
+        still makes.
         """
-        if self._rows is None:
-            self._save_part(_END)
-        else:
-            self.save_due(self.steps)
+        self.save(_END if self._rows is None else self.steps)
 
-    def save_after_failure(self) -> None:
-        """Save a checkpoint without the other learners' parts, if there is none of this step."""
-        if self._rows is not None and self.steps != self._saved_steps:
-            self._save_checkpoint(None)
-
-    def _save_checkpoint(self, due: int | None) -> None:
-        began = perf_counter()
-        self._refuse(self._learner_metrics.not_finite())
-        parts = None if due is None else self._others.await_parts(due)
+    def _state(self, parts: dict[int, int] | None) -> dict[str, Any]:
+        """Return a checkpoint; ``parts``: steps of the other learners' parts, by rank."""
         self.scores.add(*self._unreported.take())
-        counts = self._counts(self.seconds)
-        statistics = {
-            "scores": self.scores.get_state(),
-            "learner_metrics": self._learner_metrics.get_state(),
+        state = {
+            "counts": self._counts(self.seconds),
+            "recorder": {
+                "scores": self.scores.get_state(),
+                "learner_metrics": self._learner_metrics.get_state(),
+            },
+            "num_learners": self._team.ranks.size,
+            "parts": parts,
+            **self._make_state(),
         }
-        learners = {"num_learners": self._team.ranks.size, "parts": parts}
-        state = {"counts": counts, "recorder": statistics, **learners, **self._make_state()}
         # Of a store, where others may have diverged; constants may be infinite.
         if any(torch.isnan(each).any() for each in state["learner"]["parameters"].values()):
             self._refuse(["parameters"])
-        failure = state.pop("failure", None)
-        save_checkpoint(self._run_dir, self.steps, state, num_kept=self._config.num_checkpoints)
-        self._saved_steps, self._has_unsaved_evaluation = self.steps, False
-        _LOGGER.info("checkpoint after %s steps, in %.2f s", self.steps, perf_counter() - began)
-        if failure is not None:
-            raise failure
+        return state
 
-    def _save_part(self, serves: int) -> None:
-        """Save this learner's part of checkpoints that are due after up to ``serves`` steps."""
-        failure = None
-        if self.steps > self._saved_steps:
-            state = self._make_state()
-            failure = state["failure"]
-            own, rank = {name: state[name] for name in PART}, self._team.ranks.rank
-            save_part(self._run_dir, self.steps, rank, own, self._config.num_checkpoints)
-            self._saved_steps = self.steps
-        self._team.reach(SAVED, serves, self._saved_steps)
-        if failure is not None:
-            raise failure
+    def _save_part(self) -> Exception | None:
+        """Save this learner's part of checkpoints; return the failure of its simulators."""
+        state, rank = self._make_state(), self._team.ranks.rank
+        own = {name: state[name] for name in PART}
+        save_part(self._run_dir, self.steps, rank, own, self._config.num_checkpoints)
+        self._saved_steps = self.steps
+        failure: Exception | None = state["failure"]
+        return failure
 
     def write_last_row(self, *, alone: bool = False) -> None:
         """A row about what happened since the last one, if anything."""
@@ -420,9 +432,7 @@ class Records:
             inference=times.policy - late,
             simulating=times.simulating,
             learning=self.learning_seconds + late,
-            evaluating=self._evaluating_seconds,
-            logging=self._logging_seconds,
-            saving=self._saving_seconds,
+            **self._spent,
             steps=self.steps,
             updates=self.updates,
         )

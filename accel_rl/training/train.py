@@ -35,9 +35,14 @@ from accel_rl.system.stopping import Interrupted, StopRequest
 from accel_rl.trackers import check_trackers
 from accel_rl.training.build import AnyRun, build
 from accel_rl.training.devices import computes_bfloat16_slowly, describe_sharing
-from accel_rl.training.live import make_progress
 from accel_rl.training.metrics import OnRow
-from accel_rl.training.progress import LINE_SECONDS, Progress, ProgressHandler, Status
+from accel_rl.training.progress import (
+    LINE_SECONDS,
+    Progress,
+    ProgressHandler,
+    Status,
+    make_progress,
+)
 from accel_rl.training.resume import (
     begin,
     describe_resumed,
@@ -144,7 +149,7 @@ def train(
                         _salvage(run, error)
                         raise
                     run.records.finish(run.records.steps, alone=True)
-                    run.records.save_after_failure()
+                    run.records.save(None)
             return _result(run, progress)
 
 
@@ -362,7 +367,7 @@ def _salvage(run: AnyRun, error: Exception) -> None:
     errors = [error, _attempt(partial(records.write_last_row, alone=True))]
     # Diverged, there is nothing left worth keeping; in the middle of an update, no one state.
     if not (any(isinstance(each, FloatingPointError) for each in errors) or records.is_learning):
-        _attempt(records.save_after_failure)
+        _attempt(partial(records.save, None))
 
 
 def _attempt(write: Callable[[], object]) -> Exception | None:

@@ -241,7 +241,7 @@ def _main() -> None:
 
     for name in (
         *("cli.run", "cli.tools", "ga3c.run", "runs.tables", "runs.figures", "sweep.command"),
-        *("sweep.child", "tools.evaluate", "training.live", "training.train"),
+        *("sweep.child", "tools.evaluate", "training.train"),
     ):
         import_module(f"accel_rl.{name}")
     for name in ("matplotlib.figure", "matplotlib.backends.backend_agg", "ale_py", "cv2"):

@@ -85,7 +85,7 @@ def test_rows_and_checkpoints_have_their_shares_of_the_time(tmp_path, monkeypatc
 
         return slowly
 
-    for name, seconds in (("write_row", 10.0), ("save_due", 3.0)):
+    for name, seconds in (("write_row", 10.0), ("save", 3.0)):
         monkeypatch.setattr(TapedRecords, name, takes(seconds, getattr(TapedRecords, name)))
     learner = FakeLearner(Tape(), on_update=takes(1.0))
     split = run(make_config(), tmp_path, Tape(), learner=learner).whole_run().split

@@ -159,7 +159,7 @@ def test_learners_begin_with_the_same_parameters_whatever_each_draws(folder: Pat
     options = "algo=a2c env=catch model=my_nets:differing learners=2 num_workers=0 num_envs=4"
     more = "decorrelation_steps=0 log_interval=40 total_steps=200"
     with launched(folder / "run", *options.split(), *more.split(), cwd=folder) as run:
-        run.ends(0)  # their fingerprints are compared in the first row
+        run.ends(0)  # their fingerprints are compared at checkpoints
     assert rows_of(folder / "run" / "metrics.csv")
 
 

@@ -13,9 +13,10 @@ from rich.console import Console
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.samplers import SamplerTimes
-from accel_rl.training.live import LivePanel, make_progress
+from accel_rl.training import progress as shown
 from accel_rl.training.progress import (
     Bottleneck,
+    LivePanel,
     PlainLines,
     ProgressHandler,
     Reading,
@@ -23,8 +24,10 @@ from accel_rl.training.progress import (
     TimeSplit,
     clock,
     count,
+    curve,
     find_bottleneck,
     line,
+    make_progress,
     panel,
     summary,
 )
@@ -95,47 +98,33 @@ def test_summary_fits_the_terminal_and_names_what_limits(width: int) -> None:
     assert "1.20 GB of memory; no graphs" in text
 
 
-def test_summary_says_what_stopped_the_run_and_how_to_go_on() -> None:
-    text = "\n".join(render(summary(status(), Path("runs/x"), 1, signal.SIGTERM), 80))
-    assert "stopped by SIGTERM" in text and "with resume=runs/x" in text
-    assert "resume" not in "\n".join(render(summary(status(), Path("runs/x"), 1, None), 80))
+NO_SCORE = {"num_episodes": 0, "scores": {"episode_return_raw_mean": math.nan}}
+NO_STEP = {"steps": 0, "steps_per_second": 0.0, "bottleneck": Bottleneck("simulators", 0.0, "")}
 
 
-def test_summary_of_a_resumed_run_says_since_when_its_speed_is() -> None:
-    resumed = status(since_steps=1_000_000)
-    lines = render(summary(resumed, Path("runs/x"), 1, None), 80)
-    speed = "3,012 steps/s, 12,049 frames/s since the resume at 1,000,000 steps"
-    assert any(each.strip() == f"speed     {speed}" for each in lines)
+@pytest.mark.parametrize(
+    ("changes", "stopped_by", "is_cut", "said", "unsaid"),
+    [
+        ({}, signal.SIGTERM, False, "stopped by SIGTERM; with resume=runs/x", ""),
+        ({}, None, False, "finished", "resume"),
+        ({"since_steps": 9_000}, None, False, "frames/s since the resume at 9,000 steps", ""),
+        (NO_SCORE, None, False, "no episode has finished: too few steps, or does the", ""),
+        (NO_SCORE | NO_STEP, None, True, "ended after max_minutes, before its first", "limit"),
+        ({"frame_skip": 1}, None, False, "steps/s", "frames"),
+    ],
+    ids=["stopped", "finished", "resumed", "no_score", "no_step", "no_frames"],
+)
+def test_summary_says_how_the_run_ended(changes, stopped_by, is_cut, said, unsaid) -> None:
+    lines = render(summary(status(**changes), Path("runs/x"), 1, stopped_by, is_cut), 80)
+    text = " ".join("\n".join(lines).split())
+    assert all(part in text for part in said.split("; "))
+    assert not unsaid or unsaid not in text
 
 
-def test_before_the_first_episode_no_score_is_shown() -> None:
-    early = status(num_episodes=0, scores={"episode_return_raw_mean": math.nan})
-    assert "no episode has finished yet" in "\n".join(render(panel(early, "x"), 80))
-    assert "score none yet" in line(early)
-
-
-def test_summary_without_an_episode_asks_whether_there_is_an_end() -> None:
-    without = status(num_episodes=0, scores={"episode_return_raw_mean": math.nan})
-    text = " ".join("\n".join(render(summary(without, Path("runs/x"), 1, None), 80)).split())
-    assert "no episode has finished: too few steps, or does the environment never return" in text
-
-
-def test_run_cut_before_its_first_rollout_says_so_and_blames_nothing() -> None:
-    nothing = status(
-        steps=0,
-        steps_per_second=0.0,
-        num_episodes=0,
-        scores={"episode_return_raw_mean": math.nan},
-        bottleneck=Bottleneck("simulators", 0.0, "more CPU cores would help"),
-    )
-    text = "\n".join(render(summary(nothing, Path("runs/x"), 0, None, is_cut=True), 80))
-    assert "ended after max_minutes, before its first rollout" in text
-    assert "limit" not in text
-    assert line(nothing).endswith("episodes 0  left unknown")
-
-
-def test_environments_without_frame_skip_show_no_frames() -> None:
-    assert "frames" not in "\n".join(render(panel(status(frame_skip=1), "x"), 80))
+def test_before_the_first_episode_no_score_and_before_the_first_step_no_limit_is_shown() -> None:
+    assert "no episode has finished yet" in "\n".join(render(panel(status(**NO_SCORE), "x"), 80))
+    assert "score none yet" in line(status(**NO_SCORE))
+    assert line(status(**NO_SCORE, **NO_STEP)).endswith("episodes 0  left unknown")
 
 
 def test_plain_line_has_everything_on_one_line() -> None:
@@ -171,6 +160,60 @@ def test_in_a_terminal_the_panel_is_drawn_over_itself_and_the_cursor_comes_back(
     assert text.rindex(shown) > text.rindex(hidden)
     assert "worker 3 was replaced" in text
     assert "2.00M of 25.00M" in re.sub(rf"{ESCAPE}\[[0-9;?]*[a-zA-Z]", "", text)
+
+
+@pytest.mark.parametrize(("width", "height", "lines"), [(80, 24, 18), (200, 50, 18), (80, 15, 9)])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_panel_has_a_curve_if_there_is_room_and_unicode(
+    width: int, height: int, lines: int, encoding: str
+) -> None:
+    file = io.TextIOWrapper(io.BytesIO(), encoding, errors="replace")
+    size = {"width": width, "height": height}
+    console = Console(file=file, force_terminal=True, _environ={"TERM": "xterm"}, **size)  # type: ignore[arg-type]
+    progress = LivePanel(console, "catch", num_learners=4)
+    for step in range(1, 9):
+        score = math.nan if step < 3 else step / 10
+        scores = status().scores | {"episode_return_raw_mean": score}
+        progress.show(status(steps=step, scores=scores))
+    progress.close()
+    drawn = render(progress._live.renderable, width)
+    assert {cell_len(each) for each in drawn} == {width}
+    has_curve = height > 15 and encoding == "utf-8"
+    assert len(drawn) == (lines if has_curve else 9)
+    text = "\n".join(drawn)
+    assert "this is the first of 4" in text
+    assert ("score, 0 to 0.8" in text) == has_curve
+
+
+@pytest.mark.parametrize(
+    ("points", "text"),
+    [
+        ([(0, 0.0), (30, 3.0)], "score, 0 to 3\n  ▃█\n ▅██"),
+        ([(10, 2.0), (30, 2.0)], "score, 0 to 2\n████\n████"),
+        ([(10, -4.0), (30, -2.0)], "score, -4 to 0\n    \n  ▄█"),
+        ([(10, 0.0)], "score, 0 to 0\n    \n    "),
+    ],
+    ids=["rising", "constant", "below_0", "one_of_0"],
+)
+def test_curve_is_over_steps_from_0_and_scores_from_0(
+    points: list[tuple[int, float]], text: str
+) -> None:
+    assert curve(points, 4, 2).plain == text
+
+
+def test_curve_of_a_long_run_has_its_first_and_last_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shown, "_MOST_POINTS", 16)
+    progress = LivePanel(Console(file=io.StringIO(), force_terminal=True), "catch")
+    for steps in range(100):
+        scores = status().scores | {"episode_return_raw_mean": float(steps)}
+        progress.show(status(steps=steps, scores=scores))
+    progress.close()
+    assert progress._scores[0] == (0, 0.0) and progress._scores[-1] == (99, 99.0)
+    assert 8 <= len(progress._scores) < 16
+
+
+def test_notebook_gets_lines() -> None:
+    assert isinstance(make_progress(Console(force_jupyter=True), "catch"), PlainLines)
 
 
 def test_warnings_of_the_library_reach_the_display() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,16 @@ from accel_rl.config import TrainConfig
 from accel_rl.parallel import ParallelConfig, Ranks, Team, TeamError
 from accel_rl.parallel.team import first_line
 from accel_rl.samplers import Episode
-from accel_rl.training import metrics
-from accel_rl.training.metrics import SAVED, Others, Recorded, Report, Scores, make_report
+from accel_rl.training import records as recording
+from accel_rl.training.metrics import (
+    FINGERPRINT,
+    SAVED,
+    Others,
+    Recorded,
+    Report,
+    Scores,
+    merge_numbers,
+)
 from accel_rl.training.records import Records
 from accel_rl.training.rollouts import RolloutRun
 
@@ -35,7 +44,7 @@ def make_others(num_sharing: int, num_earlier: int = 0) -> tuple[Others, Team]:
 
 
 def report(num_updates: int) -> Report:
-    return Report([], 0, {"loss": 1.0}, {"lag_max": math.nan}, num_updates, None)
+    return Report([], 0, {"loss": 1.0}, num_updates)
 
 
 def episodes(score: float, number: int) -> list[Episode]:
@@ -56,7 +65,7 @@ def test_updates_that_others_made_before_the_run_went_on_count() -> None:
     others, second = make_others(num_sharing=1, num_earlier=30)
     assert others.num_updates == 30
     second.post(report(num_updates=5))
-    assert others.merge(report(num_updates=8), 100).num_updates == 43
+    assert others.merge(report(num_updates=8)).num_updates == 43
 
 
 def test_message_of_torch_is_told_without_its_source_and_guesses() -> None:
@@ -70,49 +79,43 @@ def test_score_of_several_learners_is_that_of_all(num_messages: int) -> None:
     others, second = make_others(num_sharing=1)
     scores, first = Scores(), Scores()
     first.add(episodes(0.0, 300))  # of which a report has the last 100
-    own = make_report(Team(Ranks()), NO_EXCHANGE, first, {}, compares=False)
+    own = Report(*first.take(), {}, 0)
     for _ in range(num_messages):
         theirs = Scores()
         theirs.add(episodes(1.0, 300 // num_messages))
-        second.post(make_report(Team(Ranks()), NO_EXCHANGE, theirs, {}, compares=False))
-    merged = others.merge(own, 100)
+        second.post(Report(*theirs.take(), {}, 0))
+    merged = others.merge(own)
     scores.add(merged.episodes, merged.num_episodes)
     assert scores.num_episodes == 600
     assert scores.summary()["episode_return_raw_mean"] == pytest.approx(0.5, abs=0.02)
     assert first.take() == ([], 0)
 
 
-def test_parameters_are_compared_in_the_first_row_after_a_checkpoint_and_in_the_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("other", [7, 8])
+def test_parameters_of_learners_in_step_are_compared_before_a_checkpoint_is_written(
+    other: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a learner that is not the first; the others do so in the same rows."""
-    team: Any = SimpleNamespace(ranks=Ranks(1, 2, 1, 2), post=lambda each: posted.append(each))
-    exchange: Any = SimpleNamespace(
-        num_sharing=2, num_updates=0, take_metrics=dict, parameters=PARAMETERS
+    others, second = make_others(num_sharing=2)
+    exchange: Any = SimpleNamespace(num_sharing=2, num_updates=0, parameters=PARAMETERS)
+    written: list[int] = []
+    monkeypatch.setattr(recording, "fingerprint", lambda _: 7)
+    monkeypatch.setattr(
+        recording, "save_checkpoint", lambda _, steps, *__, **___: written.append(steps)
     )
-    posted: list[Report] = []
-    monkeypatch.setattr(metrics, "fingerprint", lambda _: 7)
-    config = TrainConfig(log_interval=80, total_steps=1_900)
-    records = Records(Recorded(config, tmp_path, team, exchange, dict))
-    monkeypatch.setattr(records, "_save_part", lambda _: None)
-    compared = []
-    for steps in range(80, 1_921, 80):
-        records.steps = steps
-        records.write_row()
-        compared += [steps] * (posted[-1].fingerprint == 7)
-        if steps in (400, 800):
-            records.save_due(steps)
-    assert compared == [80, 480, 880, 1_920] and len(posted) == 24
+    records: Any = Records(Recorded(TrainConfig(), tmp_path, others._team, exchange, dict))
+    records.steps, records._rows, records._state = 400, True, lambda parts: parts
+    second.reach(FINGERPRINT, 400, other)
+    second.reach(SAVED, 400, 400)
+    different = pytest.raises(TeamError, match=r"parameters of learner 1 .* after 400 steps")
+    with contextlib.nullcontext() if other == 7 else different:
+        records.save(400)
+    assert written == [400] * (other == 7)
 
 
-def test_seconds_of_a_learner_that_reported_twice_add_up() -> None:
-    others, second = make_others(num_sharing=1)
-    own, theirs = (
-        report(1)._replace(exchange={"push_seconds": 5.0, "lag_mean": x}) for x in (2, 4)
-    )
-    second.post(theirs)
-    second.post(theirs)
-    assert others.merge(own, 100).exchange == {"push_seconds": 7.5, "lag_mean": 3.0}
+def test_numbers_of_several_reports_are_one() -> None:
+    reports = [{"loss": 1.0, "lag_min": 3.0, "lag_max": 3.0}, {"loss": 2.0, "lag_max": 5.0}]
+    assert merge_numbers(reports) == {"loss": 1.5, "lag_min": 3.0, "lag_max": 5.0}
+    assert math.isnan(merge_numbers([{"loss": math.nan}, {"loss": 1.0}])["loss"])
 
 
 def test_learner_of_a_store_that_is_done_does_not_wait_for_the_evaluation_of_the_first(
@@ -134,8 +137,9 @@ def test_part_that_was_saved_serves_a_checkpoint_of_a_later_step() -> None:
     second.reach(SAVED, 1000, 1000)
     records: Any = object.__new__(Records)
     records.steps = records._saved_steps = 1000
-    records._team, records._rows = second, None
-    records.save_after_failure()
+    records._team, records._rows, records._others = second, None, others
+    records._has_unsaved_evaluation = False
+    records.save(None)
     with pytest.raises(TeamError, match="has not answered within"):
         others.await_parts(1010)
     records.save_last()

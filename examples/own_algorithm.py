@@ -40,7 +40,6 @@ class SmoothConfig(ActorCriticConfig):
 class Smooth:
     """The learner: one optimizer step for each rollout."""
 
-    behaviour = None  # it uses no probability ratios
     measured = ("policy_loss", "value_loss", "divergence")
 
     def __init__(self, agent: PolicyAgent, config: SmoothConfig, exchange: Exchange) -> None:

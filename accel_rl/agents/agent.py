@@ -22,8 +22,8 @@ class Agent:
             are.
         epsilon: probability of a random action, ``[B]`` or ``[1]``; None: it has none.
         is_random: True if it takes any action, all equally likely.
-        tells_log_prob: True if an action server keeps the log-probabilities of the actions, by
-            ``act_with_log_prob``, as a `PolicyAgent` has it.
+        tells_log_prob: True if an action server keeps the log-probabilities of the actions and the
+            values of the observations, by ``act_with_log_prob``, as a `PolicyAgent` has it.
     """
 
     model: Any = None

@@ -56,6 +56,7 @@ class RolloutTensors(NamedTuple):
         normalizer: normalizer of observations at acting time, or None.
         log_prob: ``[T, B]`` float32, log-probabilities of the actions under the policy that acted,
             or None.
+        value: ``[T, B]`` float32, values of the observations, from the network that acted, or None.
         previous: ``[T + 1, B, P]``, previous actions and rewards for a memory, or None.
         host: copies in main memory, on a GPU.
         stays: True if all rollouts to come are in the memory of this one, or take turns between it
@@ -74,6 +75,7 @@ class RolloutTensors(NamedTuple):
     recurrent_state: Tensor | None = None  # [T + 1, B, S], see `Remembered`
     normalizer: Normalizer | None = None  # of observations, as they were acted upon
     log_prob: Tensor | None = None  # [T, B] float32, of the actions, under the policy that acted
+    value: Tensor | None = None  # [T, B] float32, of the observations, of the network that acted
     previous: Tensor | None = None  # [T + 1, B, P], see `Remembered`
     host: HostFlags | None = None  # on a GPU
     stays: bool = False
@@ -93,7 +95,8 @@ class RolloutTensors(NamedTuple):
             change: the function.
         """
         tensors: list[Any] = [map_leaves(change, each) for each in self[:9]]
-        given = {name: getattr(self, name) for name in ("recurrent_state", "log_prob", "previous")}
+        names = ("recurrent_state", "log_prob", "value", "previous")
+        given = {name: getattr(self, name) for name in names}
         more: dict[str, Any] = {
             name: change(each) for name, each in given.items() if each is not None
         }

@@ -35,15 +35,17 @@ class Evaluated(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """``N`` actions that were drawn, and their log-probabilities.
+    """``N`` actions that were drawn, and what their learner needs of the policy that drew them.
 
     Attributes:
         action: ``[N, ...]``.
         log_prob: ``[N]``, logarithms of probabilities, or of densities.
+        value: ``[N]``, values of the observations.
     """
 
     action: Any
     log_prob: Tensor
+    value: Tensor
 
 
 class Distribution(Protocol):

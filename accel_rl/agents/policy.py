@@ -57,7 +57,7 @@ class PolicyAgent(Agent):
         """Draw actions like `act` of an agent that is not greedy.
 
         Returns:
-            The actions and their log-probabilities, `Drawn`, where `act` gives actions.
+            `Drawn`, where `act` gives actions.
         """
         if self.normalizer is not None:
             observation = self.normalizer(observation)
@@ -112,10 +112,10 @@ def _draw(
     observation: Any,
     noise: Tensor,
     memory: Sequences | None,
-) -> tuple[Any, Tensor, Tensor | None]:
-    outputs, _, mask, after = _masked(model, distribution, observation, memory)
+) -> tuple[Any, Tensor, Tensor, Tensor | None]:
+    outputs, value, mask, after = _masked(model, distribution, observation, memory)
     action = distribution.draw(outputs, noise, mask)
-    return action, distribution.log_prob(outputs, action), after
+    return action, distribution.log_prob(outputs, action), value, after
 
 
 def _most_probable(

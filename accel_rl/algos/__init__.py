@@ -9,7 +9,6 @@ from accel_rl.algos.actor_critic import (
     fold_ends,
     make_policy_agent,
 )
-from accel_rl.algos.behaviour import Behaviour
 from accel_rl.algos.dqn import DQN, DQNConfig
 from accel_rl.algos.learner import Learner
 from accel_rl.algos.learner_config import LearnerConfig
@@ -33,7 +32,6 @@ __all__ = [
     "A2CConfig",
     "ActorCriticConfig",
     "Batch",
-    "Behaviour",
     "DQNConfig",
     "Learner",
     "LearnerConfig",

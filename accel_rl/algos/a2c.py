@@ -25,6 +25,7 @@ from accel_rl.algos.actor_critic import (
     ActorCriticConfig,
     bootstrap_values,
     check_clips,
+    check_ratios,
     fold_ends,
     normalize,
     returns_and_advantages,
@@ -36,7 +37,6 @@ from accel_rl.algos.returns import importance_ratio, vtrace
 from accel_rl.algos.task import (
     Batch,
     LearnerSpec,
-    NetworkSpec,
     RunOptions,
     SamplerOptions,
     shares_updates,
@@ -106,12 +106,6 @@ class A2CConfig(ActorCriticConfig):
     def rule(self) -> RMSProp:
         """The update rule, for the exchange."""
         return RMSProp(decay=self.rmsprop_decay, eps=self.rmsprop_eps, initial=self.rmsprop_initial)
-
-    def make_agent(self, network: NetworkSpec) -> PolicyAgent:
-        """Return an agent that draws actions, and for V-trace tells their log-probabilities."""
-        agent = super().make_agent(network)
-        agent.tells_log_prob = self.vtrace
-        return agent
 
     def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> A2C:
         """Return the learner of ``agent``, of `make_agent`."""
@@ -190,8 +184,6 @@ class A2C:
         task: the part of the run that this learner has.
     """
 
-    behaviour = None
-
     def __init__(
         self,
         agent: PolicyAgent,
@@ -227,11 +219,8 @@ class A2C:
             ValueError: V-trace has no log-probabilities of the policy that acted.
         """
         _, B = batch.reward.shape
-        if self.config.vtrace and batch.log_prob is None:
-            raise ValueError(
-                "vtrace=true needs the log-probabilities with which actions were chosen, and this "
-                "rollout has none; set tells_log_prob of the agent that acts"
-            )
+        if self.config.vtrace:
+            check_ratios(batch)
         if self._normalization is not None:
             batch = self._normalization.take(batch)
         lr = self.config.learning_rate(B * self._exchange.num_sharing, progress)

@@ -76,10 +76,12 @@ class ActorCriticConfig(LearnerConfig):
         require(self, "at least 0", lambda value: value >= 0, *coefficients)
 
     def make_agent(self, network: NetworkSpec) -> PolicyAgent:
-        """Return an agent that draws actions from a distribution, with an LSTM if asked for."""
+        """Return an agent that draws actions from a distribution, with a memory if asked for."""
         if not self.learns_all_spaces:
             network.env.check_plain(name_of(self))
-        return make_policy_agent(network, scale_actions=self.scale_actions)
+        agent = make_policy_agent(network, scale_actions=self.scale_actions)
+        agent.tells_log_prob = self.uses_ratios
+        return agent
 
 
 def make_policy_agent(network: NetworkSpec, *, scale_actions: bool = True) -> PolicyAgent:
@@ -159,6 +161,19 @@ def evaluate_steps(agent: PolicyAgent, batch: RolloutTensors, precision: str) ->
     evaluated = agent.distribution.evaluate(output.logits, action)
     shape = batch.reward.shape
     return Steps(*(each.view(shape) for each in (*evaluated, output.value)))
+
+
+def check_ratios(batch: RolloutTensors) -> None:
+    """Check that a rollout has what probability ratios need.
+
+    Raises:
+        ValueError: It has no log-probabilities of the policy that acted.
+    """
+    if batch.log_prob is None:
+        raise ValueError(
+            "probability ratios need the log-probabilities with which actions were chosen, and "
+            "this rollout has none; set tells_log_prob of the agent that acts"
+        )
 
 
 def check_clips(config: object) -> None:

@@ -9,22 +9,14 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from accel_rl.agents import RolloutTensors
-from accel_rl.algos.behaviour import Behaviour
 
 
 class Learner(Protocol):
     """The interface of an algorithm that learns from rollouts.
 
     Attributes:
-        behaviour: receives the parameters that acted, for a learner that uses probability ratios;
-            None for other learners.
         metric_names: all names that `update` may return.
     """
-
-    @property
-    def behaviour(self) -> Behaviour | None:
-        """The parameters that acted, or None."""
-        ...
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -66,7 +58,7 @@ def check_learner(learner: Learner) -> None:
         ValueError: A member of `Learner` is missing, or `update` takes other arguments.
     """
     name = type(learner).__name__
-    for member in ("behaviour", "metric_names", "update", "get_state", "set_state"):
+    for member in ("metric_names", "update", "get_state", "set_state"):
         if not hasattr(learner, member):
             raise ValueError(f"the learner {name} must define {member}, as accel_rl.algos.Learner")
     check_call(f"{name}.update", learner.update, "batch", "progress", "steps")

@@ -106,8 +106,8 @@ class LearnerConfig:
     def uses_ratios(self) -> bool:
         """True if the learner uses probability ratios of its policy and the policy that acted.
 
-        With ``pull_steps`` it then takes the store's parameters before each update, too. If the
-        learner has a ``behaviour``, this receives the parameters that acted.
+        With ``pull_steps`` it then takes the store's parameters before each update, too. The agents
+        of `ActorCriticConfig` then keep log-probabilities and values when they act.
         """
         return False
 

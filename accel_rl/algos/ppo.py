@@ -2,9 +2,8 @@
 
 Every algorithm here has the same skeleton: prepare (returns), loss per sample, `Update.step`.
 
-Values and log probabilities of the behaviour policy are computed again when the rollout is
-complete, with the parameters that acted: in float32 the numbers are the same up to rounding, in
-bfloat16 they are those of the rounded policy.
+Values and log-probabilities of the behaviour policy are those that were kept when it acted, in
+float32. With ``overlap`` or ``pull_steps`` the parameters that learn are newer.
 
 docs/algorithms/ppo.md lists deviations from the paper (arXiv:1803.02811) and its code.
 """
@@ -22,11 +21,11 @@ from accel_rl.agents import CATEGORICAL, Agent, Distribution, PolicyAgent, Rollo
 from accel_rl.algos.actor_critic import (
     ActorCriticConfig,
     bootstrap_values,
+    check_ratios,
     evaluate,
     normalize,
     returns_and_advantages,
 )
-from accel_rl.algos.behaviour import Behaviour
 from accel_rl.algos.learner_config import require
 from accel_rl.algos.minibatches import MinibatchConfig, Minibatches, all_steps, rows_of
 from accel_rl.algos.normalization import make_normalization
@@ -183,7 +182,6 @@ class PPO:
     Attributes:
         agent: the agent whose parameters learn.
         config: the options.
-        behaviour: receives the parameters that acted, if they change within a rollout.
         metric_names: names of all metrics that `update` may return.
     """
 
@@ -198,7 +196,6 @@ class PPO:
         self.config = config
         self.agent = agent
         self._exchange = exchange
-        self.behaviour = Behaviour(exchange.parameters)
         self._update = Update(config, exchange, agent.graphs)
         self._held = Held()
         self._normalization = make_normalization(config, agent, exchange, task)
@@ -224,7 +221,11 @@ class PPO:
 
         Returns metrics, means over these steps, as 0-d tensors on the batch's device, without
         waiting for it.
+
+        Raises:
+            ValueError: the rollout has no log-probabilities of the policy that acted.
         """
+        check_ratios(batch)
         config = self.config
         if self._normalization is not None:
             batch = self._normalization.take(batch)
@@ -312,38 +313,18 @@ class PPO:
     @torch.no_grad()
     def _prepare(self, batch: RolloutTensors) -> tuple[Any, Minibatch]:
         """Observations ``[T * B, ...]``, and all steps as one `Minibatch`."""
-        T, B = batch.reward.shape
-        config = self.config
+        T, config = len(batch.reward), self.config
         observation = all_steps(map_leaves(lambda each: each[:T], batch.observation))
         action = map_leaves(lambda each: each.flatten(0, 1), batch.action)
-        acted, beyond = self._behaviour_outputs(batch, observation)
-        value = acted.value
-        log_prob = self.agent.distribution.log_prob(acted.logits, action)
-        return_, advantage = returns_and_advantages(batch, value.view(T, B), *beyond, config)
+        assert batch.log_prob is not None and batch.value is not None, "they come together"
+        beyond = bootstrap_values(self.agent, batch, config)
+        return_, advantage = returns_and_advantages(batch, batch.value, *beyond, config)
         steps = Minibatch(
             action=action,
             return_=return_.flatten(),
             advantage=advantage.flatten(),
-            behaviour_log_prob=log_prob,
-            behaviour_value=value,
+            behaviour_log_prob=batch.log_prob.flatten(),
+            behaviour_value=batch.value.flatten(),
             valid=batch.valid.flatten(),
         )
         return observation, steps
-
-    def _behaviour_outputs(
-        self, batch: RolloutTensors, observation: Any
-    ) -> tuple[PolicyValue, tuple[Tensor, Tensor]]:
-        """Of the parameters that acted: outputs ``[T * B]``, and `bootstrap_values`."""
-        T, B = batch.reward.shape
-        config, outputs = self.config, []
-        at_once = max(1, config.minibatch_size // B)
-        for rows in self.behaviour.segments(T):
-            for start in range(rows.start, rows.stop, at_once):
-                part = slice(start, min(start + at_once, rows.stop))
-                flat, sequences = slice(part.start * B, part.stop * B), batch.sequences(part)
-                seen = map_leaves(lambda each, flat=flat: each[flat], observation)
-                outputs.append(evaluate(self.agent, seen, config.precision, sequences))
-            if rows.stop == T:
-                beyond = bootstrap_values(self.agent, batch, config)
-        logits, values = zip(*outputs, strict=True)
-        return PolicyValue(torch.cat(logits), torch.cat(values)), beyond

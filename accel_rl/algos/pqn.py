@@ -132,8 +132,6 @@ class PQN:
             epsilon follows the progress before a rollout.
     """
 
-    behaviour = None
-
     def __init__(
         self,
         agent: QAgent,

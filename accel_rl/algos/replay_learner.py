@@ -44,8 +44,6 @@ class ReplayLearner(ABC):
         ValueError: the replay does not fit the memory of its device, or options do not fit.
     """
 
-    behaviour = None
-
     def __init__(
         self,
         agent: Agent,

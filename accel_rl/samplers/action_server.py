@@ -109,7 +109,10 @@ class ActionServer:
             row = rows.load(step, is_carried) if staged is None else staged
             action, extras = self._actor.act(*rows.seen(row, env_slice), step, rows)
             rows.send(env_slice, action)
-            return extras
+            if staged is not None:  # the graph stands for all rows
+                return extras
+            self._keep(extras, step)
+            return {}
 
         place = None if staged is not None else (step.t, is_carried, rows.address, kind)
         self._keep(graphs.run((env_slice.start, env_slice.stop), place, act), step)

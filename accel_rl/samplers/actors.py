@@ -125,5 +125,5 @@ class Kept:
 
 def _output(chosen: Any) -> PolicyOutput:
     if isinstance(chosen, Drawn):
-        return PolicyOutput(chosen.action, {"log_prob": chosen.log_prob})
+        return PolicyOutput(chosen.action, {"log_prob": chosen.log_prob, "value": chosen.value})
     return PolicyOutput(chosen, {})

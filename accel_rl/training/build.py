@@ -106,7 +106,7 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
             server = ActionServer(agent, sampler, device)
             if isinstance(exchange, StoreExchange) and config.parallel.pull_steps is not None:
                 steps, newest = config.parallel.pull_steps, config.learner.uses_ratios
-                server = PullingServer(server, exchange, learner, steps, learns_newest=newest)
+                server = PullingServer(server, exchange, steps, learns_newest=newest)
             num_threads = num_learning_threads(is_small=is_small)
             experience = InTurns(sampler, server, learner, num_threads)
         undo.pop_all()

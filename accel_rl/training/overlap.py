@@ -60,16 +60,12 @@ class Overlapped:
         *,
         is_small: bool = False,
     ) -> None:
-        self._behaviour = learner.behaviour
         self._device = device = exchange.parameters.parameter.device
         self._sampler = sampler
         self._agent = copy.deepcopy(agent)
         self.server = ActionServer(self._agent, sampler, device, keeps_rollout=True)
         self._acting = FlatParameters(self._agent.model)
         self._learning_agent, self._learner = agent, learner
-        if self._behaviour is not None:
-            # Kept, since on a GPU the learner's stream may read it after its last use here.
-            self._acted = torch.empty_like(self._acting.parameter)
         self._exchange = exchange
         self._stream = self._acting_stream = None
         if device.type == "cuda":
@@ -92,22 +88,19 @@ class Overlapped:
         if self.is_ahead:
             self.is_ahead = False
             with self._is_acting():
-                self.take_over(self._sampler.config.horizon)
+                self.take_over(is_behind=True)
         else:
             with self._is_acting():
                 self.take_over()
                 self._sampler.collect(self.server)
 
-    def take_over(self, num_rows: int = 0) -> None:
+    def take_over(self, *, is_behind: bool = False) -> None:
         """Act with the learner's parameters from now on, while it makes no update.
 
-        ``num_rows``: of the rollout that is learned from next, if that has been collected already.
+        ``is_behind``: the rollout that is learned from next has been collected already.
         """
-        if num_rows and self._behaviour is not None:
-            self._acted.copy_(self._acting.parameter)
-            self._behaviour.note(num_rows, self._acted)
         num_updates = self._exchange.num_updates
-        self._lag = num_updates - self._version if num_rows else 0
+        self._lag = num_updates - self._version if is_behind else 0
         self._version = num_updates
         self._acting.parameter.copy_(self._exchange.parameters.parameter)
         self._agent.follow(self._learning_agent)

@@ -113,29 +113,23 @@ class PullingServer:
         self,
         server: Server,
         exchange: StoreExchange,
-        learner: Learner,
         pull_steps: int,
         *,
         learns_newest: bool = False,
     ) -> None:
         self._server = server
         self._exchange = exchange
-        self._behaviour = learner.behaviour
         self._pull_steps = pull_steps
         self._learns_newest = learns_newest
 
     def __call__(self, step: PolicyInput) -> Any:
         is_first = step.env_slice.start == 0  # of the groups that take this step
         if step.t > 0 and step.t % self._pull_steps == 0 and is_first:
-            if self._behaviour is not None:
-                self._behaviour.note(step.t)
             self._exchange.pull()
         return self._server(step)
 
     def finish(self) -> RolloutTensors:
         batch = self._server.finish()
-        if self._behaviour is not None:
-            self._behaviour.note(len(batch.action))
         if self._learns_newest:
             self._exchange.pull()
         return batch

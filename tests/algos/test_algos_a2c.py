@@ -216,7 +216,7 @@ def test_update_with_vtrace_is_that_of_its_definition() -> None:
 
 def test_vtrace_without_log_probabilities_is_refused() -> None:
     learner, _ = make_learner(LinearModel(), A2CConfig(vtrace=True))
-    with pytest.raises(ValueError, match=r"vtrace=true needs .* set tells_log_prob"):
+    with pytest.raises(ValueError, match=r"log-probabilities .* set tells_log_prob"):
         learner.update(make_batch(), progress=0.0)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import stable_baselines3 as sb3
 import torch
-from made_rollouts import made_rollout
+from made_rollouts import acted, made_rollout
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
@@ -119,7 +119,7 @@ def compare(
     start = exchange.parameters.parameter.clone()
     for seed in range(4):
         batch = make_batch(seed)
-        learner.update(batch, progress=0.0)
+        learner.update(acted(learner.agent, batch), progress=0.0)
         train_other(other, batch)
     ours, theirs = exchange.parameters.parameter - start, read(other) - start
     assert theirs.norm() > 0

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_rollouts import LinearModel, numbers
+from made_rollouts import LinearModel, acted, numbers
 from torch import Tensor
 
 from accel_rl.agents import PolicyAgent, RolloutTensors
@@ -143,7 +143,7 @@ def make_learner(seed: int = 0, **options: Any) -> tuple[PPO, LinearModel, Local
 
 
 def make_batch() -> RolloutTensors:
-    return numbers(T, B, NUM_ACTIONS)
+    return acted(PolicyAgent(LinearModel()), numbers(T, B, NUM_ACTIONS))
 
 
 def test_each_epoch_uses_every_step_once_in_another_order() -> None:

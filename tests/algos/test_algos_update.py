@@ -60,7 +60,7 @@ def make_batch(seed: int = 0) -> RolloutTensors:
 
 
 def some_envs(batch: RolloutTensors, envs: slice) -> RolloutTensors:
-    names = (name for name in batch._fields[:9] if "final" not in name)
+    names = (*(name for name in batch._fields[:9] if "final" not in name), "log_prob", "value")
     columns = {name: getattr(batch, name)[:, envs] for name in names}
     return batch._replace(**columns)
 

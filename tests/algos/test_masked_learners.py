@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from made_rollouts import acted
 from torch import Tensor
 
 from accel_rl.agents import PolicyAgent, RolloutTensors
@@ -126,7 +127,8 @@ def test_updates_are_those_of_a_network_that_masks_by_itself(kind: str, is_recur
         plain = batch._replace(
             observation=joined(batch.observation), final_observation=joined(batch.final_observation)
         )
-        found, expected = learner.update(batch, 0.0), other.update(plain, 0.0)
+        found = learner.update(acted(ours, batch), 0.0)
+        expected = other.update(acted(slow, plain), 0.0)
         for name, each in expected.items():
             torch.testing.assert_close(found[name], each, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(flat.parameter, other_flat.parameter, rtol=1e-5, atol=1e-6)
@@ -141,7 +143,7 @@ def test_updates_in_bfloat16_are_near_those_in_float32(kind: str, is_recurrent: 
         agent, _ = agents(is_recurrent)
         learner, _ = make_learner(kind, agent, precision=precision)
         size = agent.model.state_size if is_recurrent else 0
-        found.append([learner.update(batch, 0.0) for batch in batches(2, size)])
+        found.append([learner.update(acted(agent, each), 0.0) for each in batches(2, size)])
     for plain, short in zip(*found, strict=True):
         assert short["entropy"].item() == pytest.approx(plain["entropy"].item(), rel=0.05)
         assert short["value_loss"].item() == pytest.approx(plain["value_loss"].item(), rel=0.1)

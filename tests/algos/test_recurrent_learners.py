@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from made_rollouts import acted
 from recurrent_play import collect, config, make_agent, plain_steps
 from refusals import words
 from torch import Tensor
@@ -95,7 +96,7 @@ def test_update_is_that_of_each_environment_unrolled_alone(
         agent = make(make_agent(**options).model)
         learner, exchange = make_learner(kind, agent)
         before = exchange.parameters.parameter.clone()
-        metrics = [learner.update(batch, 0.0) for batch in collected]
+        metrics = [learner.update(acted(agent, batch), 0.0) for batch in collected]
         moved = exchange.parameters.parameter - before
         found.append((moved, metrics))
     (moved, metrics), (expected, slow_metrics) = found
@@ -159,7 +160,7 @@ def test_minibatches_are_whole_columns_each_once_an_epoch() -> None:
     agent = SpyingAgent(make_agent().model)
     learner, _ = make_learner("ppo-pairs", agent)
     batch = batches()[2]
-    learner.update(batch, 0.0)
+    learner.update(acted(agent, batch), 0.0)
     assert batch.recurrent_state is not None and batch.recurrent_state[0].any(1).sum() > 1
     whole = batch.sequences(slice(0, T))
     assert whole is not None

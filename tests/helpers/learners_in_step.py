@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from made_rollouts import acted
 from torch import Tensor, nn
 
 from accel_rl.agents import PolicyAgent, QAgent, RolloutTensors
@@ -123,8 +124,9 @@ def ppo(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
         **MEASURED,
     )
     model = Network().double()
-    learner = PPO(PolicyAgent(model), config, exchange_of(model, config), seed=rank)
-    return train(learner, rollouts(rank, size))
+    agent = PolicyAgent(model)
+    learner = PPO(agent, config, exchange_of(model, config), seed=rank)
+    return train(learner, [acted(agent, batch) for batch in rollouts(rank, size)])
 
 
 def normalized_a2c(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
@@ -154,15 +156,13 @@ def normalized(
     learner = learner_type(agent, config, exchange_of(model, config), *seed, task)
     for number, batch in enumerate(rollouts(rank, size)):
         shifted = batch.observation * (number + 2) + 5
-        learner.update(
-            batch._replace(
-                observation=shifted,
-                reward=batch.reward * 7,
-                final_observation=batch.final_observation + 5,
-                normalizer=agent.normalizer,
-            ),
-            0.1 * number,
+        batch = batch._replace(
+            observation=shifted,
+            reward=batch.reward * 7,
+            final_observation=batch.final_observation + 5,
+            normalizer=agent.normalizer,
         )
+        learner.update(acted(agent, batch), 0.1 * number)
     state = learner.get_state()
     moments = {**state["observation_moments"], "reward": state["reward_moments"]}
     numbers = [each.flatten() for name in moments for each in moments[name].values()]

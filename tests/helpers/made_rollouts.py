@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from accel_rl.agents import RolloutTensors
+from accel_rl.agents import PolicyAgent, RolloutTensors
 from accel_rl.models import PolicyValue, PolicyValueModel
 from accel_rl.spaces import map_leaves
 
@@ -25,6 +25,21 @@ def made_rollout(observation: Any, action: Any, reward: Tensor, **more: Any) -> 
     return RolloutTensors(observation, action, reward, **(fields | more))
 
 
+def acted(agent: PolicyAgent, batch: RolloutTensors) -> RolloutTensors:
+    """``batch`` with what an action server keeps of the steps, had ``agent`` acted in them."""
+    T, B = batch.reward.shape
+    observation, action = (
+        map_leaves(lambda each: each[:T].flatten(0, 1), tree)
+        for tree in (batch.observation, batch.action)
+    )
+    if batch.normalizer is not None:
+        observation = batch.normalizer(observation)
+    with torch.no_grad():
+        outputs, value = agent.evaluate(observation, batch.sequences(slice(0, T)))
+        log_prob = agent.distribution.log_prob(outputs, action)
+    return batch._replace(log_prob=log_prob.view(T, B), value=value.view(T, B))
+
+
 def numbers(T: int, B: int, num_actions: int, seed: int = 0) -> RolloutTensors:
     """Random numbers as observations; nothing ends."""
     g = torch.Generator().manual_seed(seed)
@@ -36,12 +51,14 @@ def numbers(T: int, B: int, num_actions: int, seed: int = 0) -> RolloutTensors:
 
 
 def vectors(T: int, B: int, *shape: int, generator: torch.Generator) -> RolloutTensors:
-    """Random vectors or what ``shape`` says, and two actions; one step in ten ends."""
+    """Random vectors or what ``shape`` says, and two even actions; one step in ten ends."""
     return made_rollout(
         torch.randn(T + 1, B, *shape, generator=generator),
         torch.randint(0, 2, (T, B), generator=generator),
         torch.randn(T, B, generator=generator),
         terminated=torch.rand(T, B, generator=generator) < 0.1,
+        log_prob=torch.full((T, B), 0.5).log(),
+        value=torch.zeros(T, B),
     )
 
 

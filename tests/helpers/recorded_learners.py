@@ -79,6 +79,7 @@ def rollouts(device: torch.device, num: int) -> Iterator[RolloutTensors]:
             final_step=torch.full((M,), 2),
             final_env=torch.zeros(M, dtype=torch.int64),
             log_prob=torch.rand(T, B, generator=g).log(),
+            value=torch.linspace(-1, 1, T * B).view(T, B),
         )
         host = batch.flags._replace(follows=True) if device.type != "cpu" else None
         yield batch.map(lambda field: field.to(device))._replace(host=host)

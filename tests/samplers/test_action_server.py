@@ -238,7 +238,9 @@ def test_device_row_zero_is_sent_anew_where_a_worker_was_replaced_between_rollou
 @pytest.mark.parametrize(
     ("is_recurrent", "keeps_rollout"), [(False, False), (True, False), (True, True)]
 )
-def test_kept_log_probabilities_are_those_of_the_policy_that_acted(is_recurrent, keeps_rollout):
+def test_kept_log_probabilities_and_values_are_those_of_the_policy_that_acted(
+    is_recurrent, keeps_rollout
+):
     agent: Any = recurrent_agent()
     if not is_recurrent:
         agent = PolicyAgent(make_model("mlp", Leaf((3,), np.dtype(np.int64)), 4))
@@ -253,9 +255,10 @@ def test_kept_log_probabilities_are_those_of_the_policy_that_acted(is_recurrent,
             batch = server.finish()
             with torch.no_grad():
                 observation = batch.observation[:-1].flatten(0, 1)
-                logits = agent.evaluate(observation, batch.sequences(slice(0, 6))).logits
+                logits, value = agent.evaluate(observation, batch.sequences(slice(0, 6)))
             expected = logits.log_softmax(1).gather(1, batch.action.view(-1, 1)).view(6, 4)
             torch.testing.assert_close(batch.log_prob, expected)
+            torch.testing.assert_close(batch.value, value.view(6, 4))
             assert expected.std() > 0.01
             next(agent.model.parameters()).data.add_(0.1)
     agent.tells_log_prob = False

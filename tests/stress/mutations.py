@@ -178,9 +178,9 @@ ppo_value_clip_min algos/ppo.py algos/test_algos_ppo.py
 - error = torch.maximum(error,
 + error = torch.minimum(error,
 
-ppo_behaviour_of_new_params algos/ppo.py training/test_training_overlap.py
-- for rows in self.behaviour.segments(T):
-+ for rows in [slice(0, T)]:
+kept_value_is_not_of_the_step agents/policy.py samplers/test_action_server.py
+- return action, distribution.log_prob(outputs, action), value, after
++ return action, distribution.log_prob(outputs, action), value.flip(0), after
 
 a2c_value_grad_flipped algos/a2c.py algos/test_algos_a2c_loss.py
 - value_loss = weight * (return_

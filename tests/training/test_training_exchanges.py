@@ -7,22 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from accel_rl.algos.behaviour import Behaviour
 from accel_rl.algos.generator import restore
 from accel_rl.parallel import (
     Adam,
     FlatParameters,
-    Local,
     MultiStepAdam,
-    RMSProp,
     StoreExchange,
     create_store,
 )
 from accel_rl.samplers import PolicyInput
 from accel_rl.system.stopping import StopRequest
-from accel_rl.training.overlap import Overlapped
 from accel_rl.training.rollouts import PullingServer, RolloutRun
 
 
@@ -51,15 +46,12 @@ class Server:
 
 
 @pytest.mark.parametrize("has_ratios", [True, False])
-def test_rows_are_worked_on_by_the_parameters_that_acted_and_ratios_are_of_the_newest(
+def test_parameters_are_pulled_within_a_rollout_and_with_ratios_before_learning(
     has_ratios: bool,
 ) -> None:
     exchange = Exchange()
     parameter = exchange.parameters.parameter
-    learner = SimpleNamespace(behaviour=Behaviour(exchange.parameters) if has_ratios else None)
-    server = PullingServer(
-        Server(exchange), exchange, learner, pull_steps=2, learns_newest=has_ratios
-    )
+    server = PullingServer(Server(exchange), exchange, pull_steps=2, learns_newest=has_ratios)
     is_first, reward = np.ones(1, bool), np.zeros(1, np.float32)
     acted = [
         server(PolicyInput(np.zeros(1), np.zeros(1), t, slice(start, start + 1), is_first, reward))
@@ -69,36 +61,15 @@ def test_rows_are_worked_on_by_the_parameters_that_acted_and_ratios_are_of_the_n
     assert acted == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
     server.finish()
     assert parameter[0] == (3 if has_ratios else 2)
-    if has_ratios:
-        by_row = {
-            t: float(parameter[0])
-            for rows in learner.behaviour.segments(5)
-            for t in range(rows.start, rows.stop)
-        }
-        assert by_row == {0: 0, 1: 0, 2: 1, 3: 1, 4: 2}
-        assert parameter[0] == 3
 
 
 def test_recurrent_state_of_a_pulling_server_is_that_of_the_one_within() -> None:
     state = torch.ones(2)
     given: list[torch.Tensor | None] = []
     within: Any = SimpleNamespace(get_state=lambda: state, set_state=given.append)
-    learner = SimpleNamespace(behaviour=None)
-    server = PullingServer(within, object.__new__(StoreExchange), learner, pull_steps=2)
+    server = PullingServer(within, object.__new__(StoreExchange), pull_steps=2)
     server.set_state(server.get_state())
     assert given == [state]
-
-
-def test_learner_that_does_not_say_whether_it_needs_what_acted_is_refused() -> None:
-    """Its ratios would be to the wrong policy."""
-    exchange = Local(FlatParameters(nn.Linear(1, 1)), RMSProp(decay=0, eps=1, initial=0), None)
-    agent: Any = SimpleNamespace(model=nn.Linear(1, 1))
-    for build in (
-        lambda: PullingServer(Server(Exchange()), exchange, object(), pull_steps=2),
-        lambda: Overlapped(object(), agent, object(), exchange),
-    ):
-        with pytest.raises(AttributeError, match="behaviour"):
-            build()
 
 
 def test_generator_of_another_device_goes_on_by_all_of_its_state() -> None:

@@ -23,7 +23,6 @@ from accel_rl.__main__ import main
 from accel_rl.agents import Agent, PolicyAgent, RolloutTensors
 from accel_rl.algos import ActorCriticConfig, LearnerConfig, LearnerSpec, Update
 from accel_rl.algos.actor_critic import bootstrap_values, evaluate, returns_and_advantages
-from accel_rl.algos.behaviour import Behaviour
 from accel_rl.algos.update import masked_shares
 from accel_rl.cli.parse import help_text, parse_arguments
 from accel_rl.config import TrainConfig
@@ -66,7 +65,6 @@ class Ratio:
 
     def __init__(self, agent: PolicyAgent, config: RatioConfig, exchange: Exchange) -> None:
         self._agent, self._config, self._num_rollouts = agent, config, 0
-        self.behaviour = Behaviour(exchange.parameters)
         self._update = Update(config, exchange)
         self.metric_names = ("mean_ratio", "spread", *self._update.names)
 
@@ -81,14 +79,9 @@ class Ratio:
     ) -> dict[str, torch.Tensor]:
         T, config = len(batch.action), self._config
         self._num_rollouts += 1
-        action, outputs = batch.action.unsqueeze(2), []
-        with torch.no_grad():
-            for rows in self.behaviour.segments(T):
-                outputs.append(self._evaluate(batch.observation[rows]))
-        mu = torch.cat([output.log_softmax(2) for output, _ in outputs]).gather(2, action)
         logits, value = self._evaluate(batch.observation[:T])
-        pi = logits.log_softmax(2).gather(2, action)
-        ratio = (pi - mu).exp().squeeze(2).clamp(max=config.most)
+        pi = logits.log_softmax(2).gather(2, batch.action.unsqueeze(2)).squeeze(2)
+        ratio = (pi - batch.log_prob).exp().clamp(max=config.most)
         bounds = bootstrap_values(self._agent, batch, config)
         return_, advantage = returns_and_advantages(batch, value.detach(), *bounds, config)
         loss = masked_shares((return_ - value).square() - ratio * advantage, batch.valid)

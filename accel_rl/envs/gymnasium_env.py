@@ -146,15 +146,11 @@ class GymnasiumEnv:
                     f"environment {name} has no {space}; set it in the constructor, to one of "
                     f"gymnasium.spaces"
                 )
-        actions = self.env.action_space
+        actions, outer = self.env.action_space, self.env.observation_space
         self._is_discrete = isinstance(actions, spaces.Discrete)
         self._action_type: Any = getattr(actions.dtype, "type", None)
-        self.first_action = int(actions.start) if isinstance(actions, spaces.Discrete) else 0
-        action, observation = self._convert("action_space"), self._convert("observation_space")
-        if isinstance(actions, spaces.Discrete):
-            action = discrete(int(actions.n))
+        observation, action, self.first_action = read_spaces(name, self.env, outer, actions)
         self._is_told_mask = ACTION_MASK in info_keys
-        outer = self.env.observation_space
         self._parts = [_part(outer, *each) for each in leaves_of(from_gymnasium(outer))]
         if self._is_told_mask:
             info_keys = [key for key in info_keys if key != ACTION_MASK]
@@ -170,16 +166,6 @@ class GymnasiumEnv:
         except ValueError as error:
             raise EnvError(f"environment {name}: {error}") from error
         self._info_keys = self._spec.info_keys
-
-    def _convert(self, which: str) -> Space:
-        space = getattr(self.env, which)
-        try:
-            return with_channels(from_gymnasium(space), self.env)
-        except ValueError as error:
-            words = which.replace("_", " ")
-            raise EnvError(
-                f"environment {self._name} has the {words} {space!r:.200}: {error}"
-            ) from None
 
     def _with_mask(self, observation: Space, action: Space) -> Space:
         """Return ``observation`` with the leaf of a mask that comes in ``info``."""
@@ -312,6 +298,27 @@ class GymnasiumEnv:
                 f"observation space, of dtype {out.dtype}, does not hold: {array.dtype} from "
                 f"{array.min()} to {array.max()}"
             )
+
+
+def read_spaces(
+    name: str, env: Any, observation_space: Any, action_space: Any
+) -> tuple[Space, Space, int]:
+    """Return the spaces of an environment of Gymnasium's, and its first discrete action.
+
+    Raises:
+        EnvError: A space is not supported.
+    """
+    found = []
+    for kind, space in (("observation", observation_space), ("action", action_space)):
+        try:
+            found.append(with_channels(from_gymnasium(space), env))
+        except ValueError as error:
+            raise EnvError(
+                f"environment {name} has the {kind} space {space!r:.200}: {error}"
+            ) from None
+    if isinstance(action_space, spaces.Discrete):
+        return found[0], discrete(int(action_space.n)), int(action_space.start)
+    return found[0], found[1], 0
 
 
 def number_of(seed: np.random.SeedSequence) -> int:

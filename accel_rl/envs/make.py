@@ -86,7 +86,7 @@ def make_env_factory(
             return _named(env, _call, function, env, info_keys)
         return _named(env, _make_from_function, env, info_keys)
     # The registry of this process: a worker has only what its own imports register.
-    return _named(env, _make_from_gymnasium, env, _gymnasium_spec(env), info_keys)
+    return _named(env, _make_from_gymnasium, env, gymnasium_spec(env), info_keys)
 
 
 def is_atari_game(env: str) -> bool:
@@ -282,8 +282,12 @@ def _make_from_gymnasium(env_id: str, spec: Any, info_keys: Sequence[str]) -> En
         ) from error
 
 
-def _gymnasium_spec(env: str) -> Any:
-    """The ``gymnasium.envs.registration.EnvSpec`` of an id; ValueError where there is none."""
+def gymnasium_spec(env: str) -> Any:
+    """Return the ``gymnasium.envs.registration.EnvSpec`` of an id, ``module:Id-v0`` or ``Id-v0``.
+
+    Raises:
+        ValueError: there is no such environment.
+    """
     import gymnasium
 
     module_name, _, env_id = env.rpartition(":")

@@ -16,12 +16,7 @@ import numpy as np
 
 from accel_rl.options import format_value
 from accel_rl.samplers.base import SamplerConfig
-from accel_rl.system.topology import (
-    CorePlan,
-    Machine,
-    Seat,
-    plan_cores,
-)
+from accel_rl.system.topology import CorePlan, Machine, Seat, plan_cores
 
 ALONE = Seat()
 

@@ -37,14 +37,8 @@ from accel_rl.samplers.boundary import Place
 from accel_rl.samplers.generators import State, get_generators, set_generators
 from accel_rl.samplers.layout import group_columns
 from accel_rl.samplers.make_block import make_block, make_envs
-from accel_rl.samplers.orders import (
-    CALL,
-    GET_STATE,
-    STEP,
-)
-from accel_rl.samplers.shared import (
-    LOOK_SECONDS,
-)
+from accel_rl.samplers.orders import CALL, GET_STATE, STEP
+from accel_rl.samplers.shared import LOOK_SECONDS
 from accel_rl.system.functions import FAILURES
 
 

@@ -38,10 +38,7 @@ from accel_rl.samplers.orders import (
     take,
 )
 from accel_rl.samplers.process import pickle_request
-from accel_rl.samplers.shared import (
-    GRACE_SECONDS,
-    LOOK_SECONDS,
-)
+from accel_rl.samplers.shared import GRACE_SECONDS, LOOK_SECONDS
 from accel_rl.samplers.workers import Workers
 
 _MOST_WATCHED_SECONDS = 1.0  # that count of the time between two looks

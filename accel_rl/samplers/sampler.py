@@ -48,9 +48,7 @@ from accel_rl.samplers.layout import (
 )
 from accel_rl.samplers.local_pool import LocalPool, Pool
 from accel_rl.samplers.make_block import probe_spec_for
-from accel_rl.samplers.orders import (
-    RESET,
-)
+from accel_rl.samplers.orders import RESET
 from accel_rl.samplers.pool import WorkerPool
 from accel_rl.samplers.workers import NICENESS
 from accel_rl.spaces import to_array, write_values

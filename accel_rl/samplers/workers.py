@@ -25,13 +25,7 @@ from accel_rl.samplers.base import (
 )
 from accel_rl.samplers.block import EnvStates
 from accel_rl.samplers.layout import EnvSlice
-from accel_rl.samplers.orders import (
-    CLOSE,
-    STEP,
-    TIMEOUTS,
-    Orders,
-    awake_seconds,
-)
+from accel_rl.samplers.orders import CLOSE, STEP, TIMEOUTS, Orders, awake_seconds
 from accel_rl.samplers.process import (
     KILL_SECONDS,
     WorkerProcess,
@@ -39,13 +33,7 @@ from accel_rl.samplers.process import (
     shortage,
     store_factory,
 )
-from accel_rl.samplers.shared import (
-    GRACE_SECONDS,
-    PoolSpec,
-    Setup,
-    create_memory,
-    map_memory,
-)
+from accel_rl.samplers.shared import GRACE_SECONDS, PoolSpec, Setup, create_memory, map_memory
 from accel_rl.system import shared_memory
 from accel_rl.system.processes import disown_in_forks, open_standard_descriptors
 from accel_rl.system.topology import available_cpus

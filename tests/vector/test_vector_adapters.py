@@ -393,7 +393,7 @@ def test_numbers_in_the_infos_of_a_batch_are_kept():
     [
         (
             lambda: make_env_factory("gymnasium-vec:CartPol-v1"),
-            "gymnasium-vec:CartPol-v1.*use an id",
+            "CartPol-v1 is neither.*did you mean CartPole-v1",
         ),
         (
             lambda: Batched(lambda n: SyncVectorEnv([partial(SpaceEnv, "dict")] * n)).make(2),

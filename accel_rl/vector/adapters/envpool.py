@@ -11,15 +11,11 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.base import Array
 from accel_rl.envs.batched import Batched, Results
+from accel_rl.envs.gymnasium_env import number_of
 from accel_rl.spaces import follow
 from accel_rl.system.extras import how_to_install
-from accel_rl.vector.adapters.spec import (
-    check_observations,
-    own_threads,
-    read_spec,
-    small_number_of,
-    write_info,
-)
+from accel_rl.system.topology import available_cpus
+from accel_rl.vector.adapters.spec import check_observations, read_spec, write_info
 
 _OWN_OPTIONS = ("num_envs", "batch_size", "seed", "env_seed", "gym_reset_return_info")
 
@@ -112,13 +108,9 @@ class EnvPool:
         )  # fmt: skip
         self.observation_space = spec.gymnasium_observation_space
         self.autoreset = autoreset
-        self._make = partial(
-            self._envpool.make_gymnasium,
-            task,
-            num_envs=n,
-            num_threads=num_threads or own_threads(n),
-            **options,
-        )
+        num_threads = num_threads or min(n, len(available_cpus()))
+        make = self._envpool.make_gymnasium
+        self._make = partial(make, task, num_envs=n, num_threads=num_threads, **options)
         self._has_raw_rewards = bool(options.get("reward_clip"))
         self._lives_end = bool(options.get("episodic_life"))
         self._n = n
@@ -127,7 +119,8 @@ class EnvPool:
 
     def seed(self, seeds: Sequence[np.random.SeedSequence | None]) -> None:
         if None not in seeds:
-            self._seeds = [small_number_of(seed) for seed in seeds if seed is not None]
+            # Of 31 bits, as simulators in C take them.
+            self._seeds = [number_of(seed) & 0x7FFFFFFF for seed in seeds if seed is not None]
 
     def reset(self, mask: NDArray[np.bool_], out: Array) -> None:
         if self._seeds is not None:

@@ -15,13 +15,9 @@ from accel_rl.envs.base import Array
 from accel_rl.envs.batched import Batched, BatchReset, Results
 from accel_rl.envs.errors import EnvError
 from accel_rl.envs.gymnasium_env import number_of, reset_seeded, seed_spaces
+from accel_rl.envs.make import gymnasium_spec
 from accel_rl.spaces import follow
-from accel_rl.vector.adapters.spec import (
-    check_array,
-    check_observations,
-    read_spec,
-    write_info,
-)
+from accel_rl.vector.adapters.spec import check_array, check_observations, read_spec, write_info
 from accel_rl.vector.vector_env import VectorEnv
 
 PAUSE = "accel_rl.pause"
@@ -48,18 +44,7 @@ def make_gymnasium_vector(env_id: str, *, info_keys: Sequence[str] = (), **optio
     Raises:
         ValueError: there is no such environment.
     """
-    module_name, _, short_id = env_id.rpartition(":")
-    try:
-        if short_id.startswith("ALE/"):
-            import ale_py  # noqa: F401  # registers its environments
-        if module_name:
-            __import__(module_name)
-        spec = gymnasium.spec(short_id)
-    except (gymnasium.error.Error, ImportError) as error:
-        raise ValueError(
-            f"env=gymnasium-vec:{env_id} is no environment that Gymnasium knows ({error}); use an "
-            f"id that is registered, such as gymnasium-vec:CartPole-v1"
-        ) from error
+    spec = gymnasium_spec(env_id)
     mode = options.pop("vectorization_mode", None)
     mode = mode or ("vector_entry_point" if spec.vector_entry_point else "sync")
     if mode != "vector_entry_point":
@@ -67,16 +52,14 @@ def make_gymnasium_vector(env_id: str, *, info_keys: Sequence[str] = (), **optio
         options["vector_kwargs"] = vector_options | (options.pop("vector_kwargs", None) or {})
         options["wrappers"] = (*(options.pop("wrappers", None) or ()), Pausing)
     name = f"gymnasium-vec:{env_id}"
-    make = partial(_make, env_id, name, tuple(info_keys), options | {"vectorization_mode": mode})
+    make = partial(_make, spec, name, tuple(info_keys), options | {"vectorization_mode": mode})
     return Batched(make, name=name)
 
 
 def _make(
-    env_id: str, name: str, info_keys: Sequence[str], options: dict[str, Any], n: int
+    spec: Any, name: str, info_keys: Sequence[str], options: dict[str, Any], n: int
 ) -> GymnasiumVector:
-    if "ALE/" in env_id:
-        import ale_py  # noqa: F401  # registers its environments
-    made = GymnasiumVector(gymnasium.make_vec(env_id, num_envs=n, **options), n, name, info_keys)
+    made = GymnasiumVector(gymnasium.make_vec(spec, num_envs=n, **options), n, name, info_keys)
     made.rests = Pausing in options.get("wrappers", ())
     return made
 

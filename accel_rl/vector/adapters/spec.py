@@ -11,17 +11,8 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.base import Array, EnvSpec
 from accel_rl.envs.errors import EnvError
-from accel_rl.envs.gymnasium_env import number_of
-from accel_rl.spaces import (
-    Leaf,
-    Space,
-    describe,
-    discrete,
-    from_gymnasium,
-    match_values,
-    with_channels,
-)
-from accel_rl.system.topology import available_cpus
+from accel_rl.envs.gymnasium_env import read_spaces
+from accel_rl.spaces import Leaf, describe, match_values
 
 
 def read_spec(
@@ -37,19 +28,13 @@ def read_spec(
     Raises:
         EnvError: a space or a key does not fit.
     """
-    first_action = 0
+    observation, action, first_action = read_spaces(name, env, observation_space, action_space)
+    if not isinstance(action, Leaf):
+        raise EnvError(
+            f"environment {name}: its actions are {describe(action)}; those of a batch must be one "
+            f"array: wrap it in one that takes such actions"
+        )
     try:
-        if isinstance(action_space, gymnasium.spaces.Discrete):
-            action: Space = discrete(int(action_space.n))
-            first_action = int(action_space.start)
-        else:
-            action = from_gymnasium(action_space)
-        observation = with_channels(from_gymnasium(observation_space), env)
-        if not isinstance(action, Leaf):
-            raise ValueError(
-                f"its actions are {describe(action)}; those of a batch must be one array: wrap it "
-                f"in one that takes such actions"
-            )
         spec = EnvSpec(
             name=name,
             observation=observation,
@@ -93,11 +78,6 @@ def check_observations(spec: EnvSpec, given: Any, *n: int) -> list[tuple[tuple[s
     ]
 
 
-def small_number_of(seed: np.random.SeedSequence) -> int:
-    """A number of 31 bits, for simulators in C."""
-    return number_of(seed) & 0x7FFFFFFF
-
-
 def write_info(
     keys: Sequence[str], infos: Any, out: NDArray[np.float32], rows: NDArray[np.bool_] | None = None
 ) -> None:
@@ -113,8 +93,3 @@ def write_info(
         if key in infos:
             is_told = np.asarray(infos.get(f"_{key}", True)) & (True if rows is None else rows)
             np.copyto(out[:, k], np.asarray(infos[key], np.float32), where=is_told)
-
-
-def own_threads(n: int) -> int:
-    """Threads for ``n`` environments: one for each CPU that this process may use, at most ``n``."""
-    return max(1, min(n, len(available_cpus())))

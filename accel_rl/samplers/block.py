@@ -221,14 +221,16 @@ class Block:
 
     def call(self, request: Request) -> dict[int, Answer]:
         """Call a function in those environments of this block that are meant."""
-        if not isinstance(request.function, str) or self._stepper.is_batch:
-            return self._stepper.call(request)
-        method = getattr(self, request.function)
-        return {
-            b: attempt(method, b - self._first, *arguments)
-            for b, arguments in request.arguments.items()
-            if b - self._first in self._all
-        }
+        own = {b - self._first: given for b, given in request.arguments.items()}
+        own = {i: given for i, given in own.items() if i in self._all}
+        if self._stepper.is_batch:
+            what = "environments of a batch cannot be reached one by one"
+            return {self._first + i: Answer(None, "TypeError", what) for i in own}
+        function: Any = request.function
+        envs: Sequence[Any] = self.envs
+        if isinstance(function, str):
+            function, envs = getattr(self, function), self._all
+        return {self._first + i: attempt(function, envs[i], *given) for i, given in own.items()}
 
     def get_play(self, i: int) -> Play:
         """Return the state of environment ``i`` of a `VectorEnv`, which is no batch.

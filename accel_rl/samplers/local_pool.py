@@ -37,7 +37,7 @@ from accel_rl.samplers.boundary import Place
 from accel_rl.samplers.generators import State, get_generators, set_generators
 from accel_rl.samplers.layout import group_columns
 from accel_rl.samplers.make_block import make_block, make_envs
-from accel_rl.samplers.orders import CALL, GET_STATE, STEP
+from accel_rl.samplers.orders import RESET, STEP
 from accel_rl.samplers.shared import LOOK_SECONDS
 from accel_rl.system.functions import FAILURES
 
@@ -159,14 +159,6 @@ def recv_all(pool: Pool) -> None:
         pool.recv(limit=len(groups))
 
 
-def order_all(pool: Pool, command: int) -> None:
-    """Let all groups carry out ``command``, after what they are released for, and wait for them."""
-    recv_all(pool)
-    groups = range(len(pool.columns))
-    pool.send(groups, [len(pool.arrays.rollout.action)] * len(groups), command)
-    recv_all(pool)
-
-
 class LocalPool:
     """A `Pool` in this process: the work of a group is done when `recv` asks for it.
 
@@ -214,9 +206,6 @@ class LocalPool:
         self._blocks: list[Block] = []
         self._envs: list[list[Environment] | Simulators] = []
         self._orders: dict[int, tuple[int, int]] = {}  # command and row of what is released
-        self._states: EnvStates = {}
-        self._request: Request | None = None
-        self._answers: dict[int, Answer] = {}
         self._pid = os.getpid()
         try:
             for columns in self.columns:
@@ -277,7 +266,11 @@ class LocalPool:
         began = perf_counter()
         for group in ready:
             try:
-                self._carry_out(group, *self._orders[group])
+                command, row = self._orders[group]
+                if command == STEP:
+                    self._blocks[group].step(row)
+                elif command == RESET:
+                    self._blocks[group].reset()
                 del self._orders[group]
             except BaseException:  # Ctrl-C, too, within a step of which nobody knows the rest
                 with suppress(*FAILURES):
@@ -286,30 +279,16 @@ class LocalPool:
         self.busy_seconds += perf_counter() - began
         return ready
 
-    def _carry_out(self, group: int, command: int, row: int) -> None:
-        block = self._blocks[group]
-        if command == STEP:
-            block.step(row)
-        elif command == GET_STATE:
-            self._states |= block.get_states()
-        elif command == CALL:
-            assert self._request is not None
-            self._answers |= block.call(self._request)
-        elif command:
-            block.reset()
-
     def get_states(self) -> EnvStates:
-        order_all(self, GET_STATE)
-        states, self._states = self._states, {}
-        return states
+        recv_all(self)
+        return {b: state for block in self._blocks for b, state in block.get_states().items()}
 
     def take_refused(self) -> EnvStates:
         return {b: why for block in self._blocks for b, why in block.refused.items()}
 
     def call(self, request: Request) -> dict[int, Answer]:
-        self._request, self._answers = request, {}
-        order_all(self, CALL)
-        return self._answers
+        recv_all(self)
+        return {b: answer for block in self._blocks for b, answer in block.call(request).items()}
 
     def close(self, grace_seconds: float = 5.0) -> None:
         """Close the environments. Calling it again does nothing, nor does it in a fork."""

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.base import EnvFactory
 from accel_rl.envs.reach import Answer, Request
-from accel_rl.rollout import Rollout, RolloutSpec, truncate_running
+from accel_rl.rollout import RolloutSpec, truncate_running
 from accel_rl.samplers.base import Autoreset, SamplerConfig, SamplerError, WorkerError
 from accel_rl.samplers.block import EnvStates, count_nothing
 from accel_rl.samplers.boundary import Place
 from accel_rl.samplers.layout import EnvSlice, group_columns
-from accel_rl.samplers.local_pool import order_all, recv_all
+from accel_rl.samplers.local_pool import recv_all
 from accel_rl.samplers.orders import (
     CALL,
     CLOSE,
@@ -217,9 +217,11 @@ class WorkerPool:
 
     def _wait(self, seconds: float) -> None:
         """Wait up to ``seconds`` until something happens; look for workers that are late."""
-        self._workers.check_open()
-        self._poll(seconds)
-        self._workers.check_open()
+        workers = self._workers
+        if not workers.is_closed:
+            self._poll(seconds)
+        if workers.is_closed:
+            self.check_open()
         if self._starting:
             self.look(int(self._shared.first_steps.sum()))
         if monotonic() - self._looked_at > LOOK_SECONDS:
@@ -275,10 +277,6 @@ class WorkerPool:
     # ---- the rest of a pool ----------------------------------------------------------------------
 
     @property
-    def rollout(self) -> Rollout:
-        return self.arrays.rollout
-
-    @property
     def generation(self) -> int:
         """Number of times that environments were replaced."""
         return self._workers.generation
@@ -300,11 +298,18 @@ class WorkerPool:
     def get_states(self) -> EnvStates:
         """Return states, see `Pool`; none of environments that are replaced meanwhile."""
         with self._workers:
-            order_all(self, GET_STATE)
+            self._order_all(GET_STATE)
             states: EnvStates = dict.fromkeys(range(self._workers.spec.rollout.B))
             for process in self._workers.processes.values():
                 states |= process.take_states()
             return states
+
+    def _order_all(self, command: int) -> None:
+        """Let all groups carry out ``command``, after what they do, and wait for them."""
+        recv_all(self)
+        groups = range(len(self.columns))
+        self.send(groups, [self._workers.spec.rollout.T] * len(groups), command)
+        recv_all(self)
 
     def take_refused(self) -> EnvStates:
         with self._workers:
@@ -318,7 +323,7 @@ class WorkerPool:
             processes = list(self._workers.processes.values())
             for process in processes:
                 process.leave_request(pickled)
-            order_all(self, CALL)
+            self._order_all(CALL)
             answers: dict[int, Answer] = {}
             for process in processes:
                 answers |= process.take_answers(pickled)
@@ -342,7 +347,7 @@ class WorkerPool:
     def _poll(self, seconds: float) -> None:
         """Note what has happened, waiting up to ``seconds`` for something."""
         workers = self._workers
-        for descriptor in workers.poll(seconds):
+        for descriptor, _ in workers.poll(seconds):
             group = self._group_of.get(descriptor)
             if group is not None:
                 self._note(group)

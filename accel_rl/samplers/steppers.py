@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from accel_rl.envs.base import Environment, EnvSpec, Resumable
 from accel_rl.envs.batched import Results, Simulators
 from accel_rl.envs.errors import failure
-from accel_rl.envs.reach import Answer, Request, attempt
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import Autoreset, SamplerError
 from accel_rl.system.functions import FAILURES
@@ -42,7 +41,7 @@ state."""
 class Stepper(Protocol):
     """The environments ``0 .. n - 1`` of a `Block`.
 
-    All methods but `get_state` and `call` raise SamplerError if an environment raises, or returns
+    All methods but `get_state` raise SamplerError if an environment raises, or returns
     something that it must not.
 
     Attributes:
@@ -84,10 +83,6 @@ class Stepper(Protocol):
 
     def set_state(self, i: int, state: bytes) -> bool:
         """Let environment ``i`` go on from ``state``; return whether its next step is a reset."""
-        ...
-
-    def call(self, request: Request) -> dict[int, Answer]:
-        """Call a function in those environments that are meant, see `Request`."""
         ...
 
     def error(self, i: int, what: str) -> SamplerError:
@@ -199,15 +194,6 @@ class OneByOne:
             raise self.error(i, "has a saved state and no set_state to take it")
         self._call(i, "set_state", lambda: env.set_state(decode_state(state)))
         return False
-
-    def call(self, request: Request) -> dict[int, Answer]:
-        function, first = request.function, self._columns.start
-        assert callable(function)
-        return {
-            b: attempt(function, self.envs[b - first], *arguments)
-            for b, arguments in request.arguments.items()
-            if b in self._columns
-        }
 
     def error(self, i: int, what: str) -> SamplerError:
         return SamplerError(f"environment {self._columns[i]} ({self.envs[i].spec.name}) {what}")
@@ -327,11 +313,6 @@ class AtOnce:
             raise self.error(i, "has a saved state that is not one of a batch")
         self._call("set_state", self._batch.set_state, i, decoded["state"])
         return bool(decoded["is_idle"])
-
-    def call(self, request: Request) -> dict[int, Answer]:
-        what = "environments of a batch cannot be reached one by one"
-        meant = request.arguments.keys() & range(self._columns.start, self._columns.stop)
-        return dict.fromkeys(meant, Answer(None, "TypeError", what))
 
     def error(self, i: int, what: str) -> SamplerError:
         first, last = self._columns.start, self._columns.stop - 1

@@ -160,7 +160,9 @@ def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
     views: list[Any] = [array.data for array in own]
     done, busy_seconds, longest_seconds, done_at = views
     block_of = dict(blocks)
-    waiter = _make_waiter(arrays, setup, list(block_of), descriptors.wake)
+    waited = arrays, worker, list(block_of), descriptors.wake
+    awake = setup.awake_seconds
+    waiter = Waiter(*waited) if awake is None else SpinningWaiter(*waited, awake)
     while True:
         for group in waiter.wait():
             block = block_of[group]
@@ -229,12 +231,6 @@ def _close(blocks: Blocks) -> None:
         close_envs(last)
     except FAILURES as error:
         raise CloseError(str(error)) from error
-
-
-def _make_waiter(arrays: SharedArrays, setup: Setup, groups: list[int], wake: int) -> Waiter:
-    if setup.awake_seconds is None:
-        return Waiter(arrays, setup.worker, groups, wake)
-    return SpinningWaiter(arrays, setup.worker, groups, wake, setup.awake_seconds)
 
 
 def _make_blocks(

@@ -217,13 +217,13 @@ class Workers:
         """The groups that a worker has environments of."""
         return [each.group for each in self.slices_of[worker]]
 
-    def poll(self, seconds: float) -> list[int]:
-        """Wait up to ``seconds`` for events; return their descriptors, in order.
+    def poll(self, seconds: float) -> list[tuple[int, int]]:
+        """Wait up to ``seconds`` for events; return their descriptors, in order, and their kinds.
 
         The list is empty once this was closed, by a signal handler or another thread.
         """
         happened = self._epoll.poll(seconds)
-        return [] if self.is_closed else [descriptor for descriptor, _ in happened]
+        return [] if self.is_closed else happened
 
     def hung(self, worker: int, group: int) -> WorkerError:
         """Kill a worker that is late with its order of ``group``; return the error."""

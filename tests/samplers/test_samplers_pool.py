@@ -116,27 +116,27 @@ def test_groups_are_received_as_they_come():
     try:
         rows = [0] * 2
         order = []
-        boundary = Boundary(pool.rollout, pool.arrays.carry, EpisodeTracker(2, False), 0)
+        boundary = Boundary(pool.arrays.rollout, pool.arrays.carry, EpisodeTracker(2, False), 0)
         pool.await_start()
         assert sorted(pool.recv(limit=2)) == list(range(2))
         for group in range(2):
             boundary.begin_row_zero(pool.columns[group])
-            pool.rollout.action[0, group] = 0
+            pool.arrays.rollout.action[0, group] = 0
             pool.send([group], [0])
         while min(rows) < 50:
             (group,) = pool.recv()
             order.append(group)
             rows[group] += 1
             if rows[group] < 50:
-                pool.rollout.action[rows[group], group] = 0
+                pool.arrays.rollout.action[rows[group], group] = 0
                 pool.send([group], [rows[group]])
             if not any(pool.is_released(g) for g in range(2)):
                 break
         assert rows == [50] * 2 and len(order) == 100
         with SerialSampler(ToyEnv, config=config, seed=0) as serial:
             expected = serial.collect(lambda step: np.zeros(2, int))
-            assert np.array_equal(expected.observation, pool.rollout.observation)
-            assert np.array_equal(expected.raw_reward, pool.rollout.raw_reward)
+            assert np.array_equal(expected.observation, pool.arrays.rollout.observation)
+            assert np.array_equal(expected.raw_reward, pool.arrays.rollout.raw_reward)
     finally:
         pool.close()
 

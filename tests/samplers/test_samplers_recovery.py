@@ -275,7 +275,7 @@ def make_pool() -> Iterator[Callable[..., WorkerPool]]:
             pool.start(range(num_groups), row=T)
             pool.await_start()
             assert sorted(pool.recv(limit=num_groups)) == list(range(num_groups))
-            pool.rollout.action[0] = 0
+            pool.arrays.rollout.action[0] = 0
             return pool
 
         yield make
@@ -314,12 +314,12 @@ def test_group_that_is_ready_waits_for_the_replacement_of_its_worker(make_pool, 
     await_end(pool, tmp_path)
     groups = pool.recv(limit=2)
     assert pool.num_starting == 0 and pool.generation == 1
-    assert pool.rollout.observation[1, pool.columns[groups[0]], 2].tolist() == [0, 0]
-    assert (pool.rollout.observation[1, :, 0] > 0).all()
+    assert pool.arrays.rollout.observation[1, pool.columns[groups[0]], 2].tolist() == [0, 0]
+    assert (pool.arrays.rollout.observation[1, :, 0] > 0).all()
     while pool.is_released(0) or pool.is_released(1):
         groups += pool.recv(limit=2)
     assert sorted(groups) == [0, 1]
-    assert pool.rollout.valid[0].tolist() == [True, True, False, False]
+    assert pool.arrays.rollout.valid[0].tolist() == [True, True, False, False]
 
 
 @pytest.mark.slow
@@ -400,10 +400,10 @@ def test_group_that_is_being_sent_is_not_taken_for_done(make_pool, monkeypatch) 
 
     monkeypatch.setattr(pool._orders, "release", release_slowly)
     for t in range(T):
-        pool.rollout.action[t] = 0
+        pool.arrays.rollout.action[t] = 0
         pool.send((1,), (t,))
         assert pool.recv((1,)) == [1]
-        assert pool.rollout.valid[t, 2:].all()
+        assert pool.arrays.rollout.valid[t, 2:].all()
     assert found == [[]] * T
 
 
@@ -421,7 +421,7 @@ def test_worker_that_is_done_before_send_returns_is_noted_at_once(make_pool, mon
     monkeypatch.setattr(pool, "_look", lambda: looks.append(None))
     pool.send((1,), (0,))
     assert pool.recv((1,), timeout=10) == [1]
-    assert pool.rollout.valid[0, 2:].all()
+    assert pool.arrays.rollout.valid[0, 2:].all()
 
 
 def test_time_is_counted_as_it_should_be(make_pool, monkeypatch) -> None:

@@ -24,7 +24,6 @@ from accel_rl.agents import CATEGORICAL, Agent, Evaluated, PolicyAgent, RolloutT
 from accel_rl.algos.actor_critic import (
     ActorCriticConfig,
     bootstrap_values,
-    check_clips,
     check_ratios,
     fold_ends,
     normalize,
@@ -44,7 +43,7 @@ from accel_rl.algos.task import (
 from accel_rl.algos.update import Update, masked_mean, sums
 from accel_rl.graphs import Fixed
 from accel_rl.models import PolicyValue
-from accel_rl.options import option, when
+from accel_rl.options import option
 from accel_rl.parallel import Exchange, RMSProp
 from accel_rl.spaces import map_leaves
 
@@ -77,10 +76,6 @@ class A2CConfig(ActorCriticConfig):
     """Use the returns and advantages of V-trace (Espeholt et al. 2018).
     They correct for older parameters that acted, with overlap or pull_steps. gae_lambda is the
     lambda of V-trace."""
-    rho_clip: float = option(1.0, idle=when("learner.vtrace", False))
-    """Maximum of the ratios by which V-trace multiplies temporal differences and advantages."""
-    c_clip: float = option(1.0, idle=when("learner.vtrace", False))
-    """Maximum of the ratios by which V-trace multiplies later temporal differences."""
     rmsprop_decay: float = 0.9
     """Decay of the running mean of squared gradients in each update."""
     rmsprop_eps: float = 1e-6
@@ -93,7 +88,6 @@ class A2CConfig(ActorCriticConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "above 0", lambda value: value > 0, "lr", "rmsprop_eps")
-        check_clips(self)
         require(self, "at least 0", lambda value: value >= 0, "rmsprop_initial")
         require(self, "at least 0 and below 1", lambda value: 0 <= value < 1, "rmsprop_decay")
 
@@ -248,7 +242,7 @@ class A2C:
         value, log_prob = (each.detach().view(T, B) for each in (output.value, evaluated.log_prob))
         return_, advantage = self._targets(batch, value, log_prob, bootstrap_value, final_value)
         if self.config.normalize_advantage:
-            advantage = normalize(advantage, batch.valid, self._exchange, self.config.advantage_eps)
+            advantage = normalize(advantage, batch.valid, self._exchange)
         loss = a2c_loss(
             output,
             action,
@@ -280,5 +274,4 @@ class A2C:
         assert batch.log_prob is not None, "`update` checked it"
         ratio = importance_ratio(log_prob, batch.log_prob, batch.valid)
         folded = fold_ends(batch, final_value, config.gamma)
-        limits = config.rho_clip, config.c_clip, config.gae_lambda
-        return vtrace(*folded, value, bootstrap_value, ratio, *limits)
+        return vtrace(*folded, value, bootstrap_value, ratio, config.gae_lambda)

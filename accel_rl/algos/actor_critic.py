@@ -14,10 +14,11 @@ from accel_rl.algos.returns import fold_truncation, generalized_advantages, valu
 from accel_rl.algos.task import NetworkSpec
 from accel_rl.models import PolicyValue, Sequences, make_model
 from accel_rl.models.recurrent import WithFree
-from accel_rl.options import option, when
+from accel_rl.options import option
 from accel_rl.parallel import Exchange
 from accel_rl.spaces import first_leaf, map_leaves, without_mask
 
+_DEVIATION_EPS = 1e-8  # as in OpenAI's baselines and CleanRL
 _ROUNDING = 8
 """units of rounding, of a mean, up to which a deviation is not one"""
 
@@ -47,12 +48,6 @@ class ActorCriticConfig(LearnerConfig):
     """Maximum L2 norm of the gradient, which is scaled down to it. none: no limit."""
     normalize_advantage: bool = False
     """Shift and scale the advantages of each update to mean 0 and standard deviation 1."""
-    advantage_eps: float = option(
-        1e-6,
-        idle=when("learner.normalize_advantage", False),
-    )
-    """Number added to the standard deviation by which normalize_advantage divides."""
-
     normalize_observation: bool = False
     """Shift and scale observations by running means and deviations.
     They are saved with the run and used wherever its policy acts."""
@@ -71,7 +66,6 @@ class ActorCriticConfig(LearnerConfig):
                 f"{name_of(self)} does not use them"
             )
         require(self, "from 0 to 1", lambda value: 0 <= value <= 1, "gae_lambda")
-        require(self, "above 0", lambda value: value > 0, "advantage_eps")
         coefficients = ("value_coefficient", "entropy_coefficient")
         require(self, "at least 0", lambda value: value >= 0, *coefficients)
 
@@ -176,19 +170,6 @@ def check_ratios(batch: RolloutTensors) -> None:
         )
 
 
-def check_clips(config: object) -> None:
-    """Check the limits of V-trace's ratios.
-
-    Raises:
-        ValueError: One is below 1, at which samples of the policy that learns would count less, or
-            they are in the wrong order, for which nothing is proved.
-    """
-    require(config, "at least 1", lambda value: value >= 1, "rho_clip", "c_clip")
-    rho, c = (getattr(config, name) for name in ("rho_clip", "c_clip"))
-    if c > rho:
-        raise ValueError(f"c_clip is {c:g}; it must be at most rho_clip={rho:g}")
-
-
 @torch.no_grad()
 def returns_and_advantages(
     batch: RolloutTensors,
@@ -222,8 +203,8 @@ def fold_ends(batch: RolloutTensors, final_value: Tensor, gamma: float) -> tuple
     return fold_truncation(batch.reward, *ends, final_value, gamma)
 
 
-def normalize(advantage: Tensor, valid: Tensor, exchange: Exchange, eps: float) -> Tensor:
-    """``(advantage - mean) / (deviation + eps)``, of one shape with ``advantage``.
+def normalize(advantage: Tensor, valid: Tensor, exchange: Exchange) -> Tensor:
+    """``(advantage - mean) / (deviation + 1e-8)``, of one shape with ``advantage``.
 
     Mean and standard deviation (of the population) are those where ``valid``, over the batches of
     all learners that share the update. A single advantage has no deviation, and stays as it is;
@@ -235,7 +216,7 @@ def normalize(advantage: Tensor, valid: Tensor, exchange: Exchange, eps: float) 
     variance = exchange.sum((centred.square() * valid).sum()) / count.clamp(min=1)
     deviation = variance.sqrt()
     is_rounding = deviation <= _ROUNDING * torch.finfo(mean.dtype).eps * mean.abs()
-    normalized = torch.where(is_rounding, 0.0, centred / (deviation + eps))
+    normalized = torch.where(is_rounding, 0.0, centred / (deviation + _DEVIATION_EPS))
     return torch.where(count > 1, normalized, advantage)
 
 

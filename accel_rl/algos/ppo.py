@@ -255,8 +255,7 @@ class PPO:
         """Observations and minibatch of the steps ``index``, ``[N]``."""
         minibatch = Minibatch(*(rows_of(field, index) for field in whole))
         if self.config.normalize_advantage:
-            given = minibatch.advantage, minibatch.valid, self._exchange
-            advantage = normalize(*given, self.config.advantage_eps)
+            advantage = normalize(minibatch.advantage, minibatch.valid, self._exchange)
             minibatch = minibatch._replace(advantage=advantage)
         return rows_of(observation, index), minibatch
 

@@ -203,9 +203,9 @@ def vtrace(
     value: Tensor,
     bootstrap_value: Tensor,
     ratio: Tensor,
-    rho_clip: float,
-    c_clip: float,
     gae_lambda: float = 1.0,
+    rho_clip: float = 1.0,
+    c_clip: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """V-trace returns and advantages (Espeholt et al. 2018, arXiv:1802.01561, section 4).
 

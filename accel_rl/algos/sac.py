@@ -13,7 +13,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,10 +32,6 @@ from accel_rl.models.soft import SoftModel, flat
 from accel_rl.options import option
 from accel_rl.parallel import ALONE, Adam, Exchange, Ranks
 from accel_rl.spaces import map_leaves, size_of
-
-
-def _is_alpha_given(run: Any) -> str | Literal[False]:
-    return run.learner.alpha is not None and "learner.alpha is given"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +55,7 @@ class SACConfig(ReplayConfig):
     """Share by which the target critics move towards the critics in each update."""
     alpha: float | None = option(None, common=True)
     """Weight of the entropy, the temperature.
-    none: learned, so that the entropy reaches target_entropy."""
-    target_entropy: float | None = option(None, idle=_is_alpha_given)
-    """Target of the entropy, in nats. none: minus the number of floats in an action."""
+    none: learned, so that the entropy in nats reaches minus the number of floats in an action."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -183,8 +177,7 @@ class SAC(ReplayLearner):
         self._target = copy.deepcopy(agent.model.critics).requires_grad_(False)
         self._targets = list(self._target.parameters())
         self._critics = list(agent.model.critics.parameters())
-        given = config.target_entropy
-        self._target_entropy = -float(agent.num_actions) if given is None else given
+        self._target_entropy = -float(agent.num_actions)
         own = (*SoftLoss._fields[1:], "q_value", "entropy", "alpha")
         self.metric_names = (*own, *self.metric_names)
         self.adjust()

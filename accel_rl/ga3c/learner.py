@@ -19,13 +19,13 @@ from torch import Tensor
 
 from accel_rl.agents import Agent, PolicyAgent
 from accel_rl.algos.a2c import A2CLoss
-from accel_rl.algos.actor_critic import check_clips, evaluate, make_policy_agent
+from accel_rl.algos.actor_critic import evaluate, make_policy_agent
 from accel_rl.algos.learner_config import LearnerConfig, name_of, require
 from accel_rl.algos.task import LearnerSpec, NetworkSpec, RunOptions
 from accel_rl.algos.update import Update, sums
 from accel_rl.graphs import Fixed, Graphs
 from accel_rl.models import PolicyValue, Sequences
-from accel_rl.options import option, when
+from accel_rl.options import option
 from accel_rl.parallel import Exchange, RMSProp
 
 LOG_EPS = 1e-6
@@ -51,15 +51,11 @@ class GA3CConfig(LearnerConfig):
     """Weight of the squared value error."""
     entropy_coefficient: float = option(0.01, common=True)
     """Weight of the entropy of the policy, in nats."""
-    reduction: Literal["sum", "mean"] = "sum"
+    loss_reduction: Literal["sum", "mean"] = "sum"
     """Combination of the losses of a batch's samples."""
     vtrace: bool = False
     """Use returns and advantages of V-trace within each segment (Espeholt et al.
     2018), against the policy lag."""
-    rho_clip: float = option(1.0, idle=when("learner.vtrace", False))
-    """Maximum of the ratios by which V-trace multiplies temporal differences and advantages."""
-    c_clip: float = option(1.0, idle=when("learner.vtrace", False))
-    """Maximum of the ratios by which V-trace multiplies later temporal differences."""
     rmsprop_decay: float = 0.99
     """Decay of the running mean of squared gradients in each update."""
     rmsprop_eps: float = 0.1
@@ -72,11 +68,6 @@ class GA3CConfig(LearnerConfig):
     """Number of threads that choose actions, at the start."""
     num_trainers: int = option(2, "engine", common=True)
     """Number of threads that learn, at the start."""
-    max_agents: int | None = option(None, "engine", idle=when("learner.tuner", False))
-    """Maximum number of agents that the tuner may start; memory is reserved for them.
-    none: four times num_groups."""
-    max_prediction_batch: int = 128
-    """Maximum number of environments for which a predictor acts at once."""
     min_training_batch: int = option(20, common=True)
     """Minimum number of samples of an update.
     An update takes whole segments until it has as many, or fewer if a full training queue holds
@@ -85,18 +76,14 @@ class GA3CConfig(LearnerConfig):
     """Maximum number of segments in the training queue.
     With the number of environments it bounds the age of experience."""
     tuner: bool = option(True, "engine", common=True)
-    """Change the numbers of predictors, trainers and agents from time to time, for the most updates
-    a second."""
-    tuner_interval_seconds: float = option(60.0, "engine", idle=when("learner.tuner", False))
-    """Seconds between two changes."""
+    """Change the numbers of predictors, trainers and agents every minute, for the most updates a
+    second. There are at most four times num_groups agents, for which memory is reserved."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive = ("lr", "rmsprop_eps", "tuner_interval_seconds")
-        require(self, "above 0", lambda value: value > 0, *positive)
-        counts = ("num_predictors", "num_trainers", "max_prediction_batch", "training_queue_size")
-        require(self, "at least 1", lambda value: value >= 1, *counts, "max_agents")
-        check_clips(self)
+        require(self, "above 0", lambda value: value > 0, "lr", "rmsprop_eps")
+        counts = ("num_predictors", "num_trainers", "training_queue_size")
+        require(self, "at least 1", lambda value: value >= 1, *counts)
         at_least_zero = ("value_coefficient", "entropy_coefficient", "rmsprop_initial")
         require(self, "at least 0", lambda value: value >= 0, *at_least_zero, "min_training_batch")
         require(self, "at least 0 and below 1", lambda value: 0 <= value < 1, "rmsprop_decay")
@@ -227,7 +214,7 @@ def importance_ratios(logits: Tensor, action: Tensor, behaviour_probability: Ten
 
 @torch.no_grad()
 def segment_vtrace(
-    samples: Samples, value: Tensor, ratio: Tensor, rho_clip: float, c_clip: float
+    samples: Samples, value: Tensor, ratio: Tensor, rho_clip: float = 1.0, c_clip: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """Return returns and advantages of `accel_rl.algos.returns.vtrace` for segments, ``[N]`` each.
 
@@ -239,8 +226,8 @@ def segment_vtrace(
         samples: must have ``discount``.
         value: ``[N]`` float.
         ratio: ``[N]`` float, of `importance_ratios`.
-        rho_clip: see `GA3CConfig`.
-        c_clip: see `GA3CConfig`.
+        rho_clip: maximum of the ratios for temporal differences and advantages.
+        c_clip: maximum of the ratios for what follows.
     """
     discount = samples.discount
     assert discount is not None
@@ -261,7 +248,7 @@ def segment_vtrace(
 class GA3C:
     """Makes one update for each batch of a trainer.
 
-    The losses and the entropy in the metrics are means over samples with any ``reduction``.
+    The losses and the entropy in the metrics are means over samples with any ``loss_reduction``.
     """
 
     def __init__(
@@ -310,7 +297,7 @@ class GA3C:
         metrics["mean_value_target"] = (
             return_.mean() if weight is None else (return_ * weight).sum() / N
         )
-        total = loss.total if config.reduction == "sum" else loss.total / N
+        total = loss.total if config.loss_reduction == "sum" else loss.total / N
         return total, metrics, None, None
 
     def _evaluate(self, batch: Samples) -> PolicyValue:
@@ -340,4 +327,4 @@ class GA3C:
                 "samples have none; give behaviour_probability in each Prediction, or leave it out"
             )
         ratio = importance_ratios(output.logits, batch.action, mu)
-        return segment_vtrace(batch, value, ratio, config.rho_clip, config.c_clip)
+        return segment_vtrace(batch, value, ratio)

@@ -30,6 +30,10 @@ from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.records import Records
 from accel_rl.training.run import Run
 
+TUNER_SECONDS = 60.0
+"""between two changes of the tuner"""
+_MAX_PREDICTION_BATCH = 128
+"""environments for which a predictor acts at once"""
 POLL_SECONDS = 0.1
 """between two looks at what was done"""
 
@@ -43,7 +47,7 @@ class Tuning:
 
     def __init__(self, run: QueuedRun) -> None:
         config, learner, sampler, run_dir = run.config, run.learner.config, run.sampler, run.run_dir
-        self._interval = learner.tuner_interval_seconds
+        self._interval = TUNER_SECONDS
         self._sampler = sampler
         self._threads = run.threads
         self._records = records = run.records
@@ -194,8 +198,8 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
         seed,
         list(config.cpus) or None,
         drives_gpu=device.type == "cuda",
-        max_agents=learner.max_agents or (4 * agents if learner.tuner else agents),
-        max_prediction_batch=learner.max_prediction_batch,
+        max_agents=4 * agents if learner.tuner else agents,
+        max_prediction_batch=_MAX_PREDICTION_BATCH,
         training_queue_size=learner.training_queue_size,
         gamma=learner.gamma,
         bootstrap_on_truncation=learner.bootstrap_on_truncation,

@@ -89,7 +89,7 @@ def ga3c() -> TrainConfig:
         rmsprop_eps=_EPS,
         entropy_coefficient=_ENTROPY,
         max_gradient_norm=0.5,
-        reduction="mean",
+        loss_reduction="mean",
         min_training_batch=160,
         training_queue_size=40,
         tuner=False,

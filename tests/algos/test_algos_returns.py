@@ -305,7 +305,7 @@ def test_vtrace_of_every_pattern_of_ends_equals_sums_of_products(
     log_probs = torch.from_numpy(behaviour + log_ratio), torch.from_numpy(behaviour)
     ratio = importance_ratio(*log_probs, torch.from_numpy(valid))
     values = torch.from_numpy(value)
-    return_, advantage = vtrace(*folded, values[:-1], values[-1], ratio, *limits)
+    return_, advantage = vtrace(*folded, values[:-1], values[-1], ratio, limits[2], *limits[:2])
     for b, column in enumerate(columns):
         for s in np.flatnonzero(valid[:, b]):
             own = (each[:, b] for each in (reward, value, final_value, np.exp(log_ratio)))
@@ -333,7 +333,7 @@ def test_vtrace_of_samples_of_the_same_policy_is_generalized_advantage(
     *arrays, value = random_rollout(7, 20, seed=0)
     folded, values = fold(*arrays), torch.from_numpy(value)
     ratio = torch.ones_like(values[:-1])
-    found = vtrace(*folded, values[:-1], values[-1], ratio, clip, clip, gae_lambda)
+    found = vtrace(*folded, values[:-1], values[-1], ratio, gae_lambda, clip, clip)
     expected = generalized_advantages(*folded, values[:-1], values[-1], gae_lambda)
     torch.testing.assert_close(found[1], expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(found[0], expected + values[:-1], rtol=1e-12, atol=1e-12)
@@ -344,7 +344,7 @@ def test_vtrace_carries_no_gradient() -> None:
     ones = torch.ones(4, 3)
     ratio = importance_ratio(values[1:], ones, ones.bool())
     assert not ratio.requires_grad
-    found = vtrace(ones, ones, values[:-1], values[-1], values[1:].exp(), 1.0, 1.0)
+    found = vtrace(ones, ones, values[:-1], values[-1], values[1:].exp())
     assert not any(each.requires_grad for each in found)
 
 

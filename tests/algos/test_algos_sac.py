@@ -188,7 +188,8 @@ def test_higher_one_of_the_critics_has_no_say(twin: int) -> None:
 def test_alpha_moves_the_entropy_to_its_target_and_target_critics_follow(
     target_entropy: float, sign: int
 ) -> None:
-    learner, agent = make(target_entropy=target_entropy, tau=1.0)
+    learner, agent = make(tau=1.0)
+    learner._target_entropy = target_entropy
     for number in range(3):
         learner.update(rollout(number), 0.0)
     assert sign * agent.model.log_alpha.item() > 1e-4

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from tiers import first_quick
 from torch import nn
 
-from accel_rl.algos import a2c, ppo
 from accel_rl.algos.actor_critic import normalize
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.ga3c.versions import VersionExchange, Versions
@@ -161,8 +160,8 @@ def test_advantages_are_normalised_by_the_formula(eps: float, scale: float) -> N
     mean = sum(advantage[valid]) / valid.sum()
     deviation = np.sqrt(sum((advantage[valid] - mean) ** 2) / valid.sum())
     exchange = Local(FlatParameters(nn.Linear(1, 1)), Adam(eps=1e-5), None)
-    found = normalize(torch.from_numpy(advantage), torch.from_numpy(valid), exchange, eps)
-    expected = (advantage - mean) / (deviation + eps)
+    found = normalize(torch.from_numpy(advantage), torch.from_numpy(valid), exchange)
+    expected = (advantage - mean) / (deviation + 1e-8)
     np.testing.assert_allclose(found.numpy()[valid], expected[valid], rtol=1e-9)
 
 
@@ -182,41 +181,5 @@ def test_advantages_without_deviation_are_not_divided_by_it(
     advantage: list[Any], valid: list[Any], expected: list[Any]
 ) -> None:
     exchange = Local(FlatParameters(nn.Linear(1, 1)), Adam(eps=1e-5), None)
-    found = normalize(torch.tensor(advantage), torch.tensor(valid), exchange, 1e-8)
+    found = normalize(torch.tensor(advantage), torch.tensor(valid), exchange)
     torch.testing.assert_close(found, torch.tensor(expected))
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ("algo=ppo_baselines", 1e-8),
-        ("algo=ppo_mujoco", 1e-8),
-        ("algo=ppo normalize_advantage=true", 1e-6),
-        ("algo=a2c normalize_advantage=true", 1e-6),
-        ("algo=a2c_baselines normalize_advantage=true advantage_eps=1e-8", 1e-8),
-    ],
-)
-def test_updates_normalise_with_the_eps_of_the_preset(
-    options: str, expected: float, monkeypatch
-) -> None:
-    used = []
-
-    def note(advantage: torch.Tensor, valid: torch.Tensor, exchange: Exchange, eps: float):
-        used.append((len(advantage.flatten()), eps))
-        return normalize(advantage, valid, exchange, eps)
-
-    monkeypatch.setattr(a2c, "normalize", note)
-    monkeypatch.setattr(ppo, "normalize", note)
-    is_ppo = "ppo" in options
-    sizes = SMALL["ppo"] if is_ppo else "num_envs=2 horizon=10"
-    parts = build(parse_arguments([*options.split(), "env=catch", "num_workers=0", *sizes.split()]))
-    try:
-        parts.sampler.start()
-        sampler, server, learner = parts.sampler, parts.server, parts.learner
-        sampler.collect(server)
-        learner.update(server.finish(), 0.0)
-    finally:
-        parts.close()
-    # Once for each minibatch: two of them in each epoch.
-    epochs = parts.config.learner.epochs if is_ppo else 0
-    assert used == [(32, expected)] * 2 * epochs if is_ppo else [(20, expected)]

@@ -228,7 +228,6 @@ num_workers=0 one_group_per_worker=true
 num_workers=0 cpus=[0]
 num_workers=0 learners=2 affinity=off cpus=[0]
 algo=ppo gradient_norm_eps=0
-advantage_eps=1e-8
 env=catch sticky_actions=0.25
 env=CartPole-v1 atari.frame_skip=2"""
 

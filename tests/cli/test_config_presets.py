@@ -83,12 +83,12 @@ paac: num_envs=32 horizon=5 num_groups=1 lr=0.0224 loss_reduction=sum_over_time 
   rmsprop_eps=0.1 rmsprop_initial=1.0 max_gradient_norm=3.0 entropy_coefficient=0.02
   value_coefficient=0.25 lr_schedule=linear schedule_steps=80_000_000 episodic_lives=false
   press_fire=false observation_size=84x84
-ga3c: num_envs=32 num_groups=32 horizon=5 num_predictors=2 num_trainers=2 max_prediction_batch=128
-  min_training_batch=20 training_queue_size=100 tuner_interval_seconds=60.0 lr=0.0003
-  lr_schedule=constant reduction=sum rmsprop_decay=0.99 rmsprop_eps=0.1
+ga3c: num_envs=32 num_groups=32 horizon=5 num_predictors=2 num_trainers=2
+  min_training_batch=20 training_queue_size=100 lr=0.0003
+  lr_schedule=constant loss_reduction=sum rmsprop_decay=0.99 rmsprop_eps=0.1
   rmsprop_initial=1.0 value_coefficient=0.5 entropy_coefficient=0.01 max_gradient_norm=none
   episodic_lives=false press_fire=false observation_size=84x84
-impala: num_envs=32 horizon=20 overlap=true vtrace=true rho_clip=1.0 c_clip=1.0 gae_lambda=1.0
+impala: num_envs=32 horizon=20 overlap=true vtrace=true gae_lambda=1.0
   gamma=0.99 lr=0.0006 lr_schedule=linear total_steps=50_000_000 loss_reduction=sum
   rmsprop_decay=0.99 rmsprop_eps=0.01 rmsprop_initial=1.0 max_gradient_norm=40.0
   entropy_coefficient=0.01 value_coefficient=0.25 episodic_lives=true observation_size=84x84

@@ -60,7 +60,6 @@ class OwnLearnerConfig(LearnerConfig):
         (A2CConfig, "gae_lambda", -0.1, "from 0 to 1"),
         (A2CConfig, "entropy_coefficient", -1.0, "at least 0"),
         (A2CConfig, "max_gradient_norm", 0.0, "above 0"),
-        (A2CConfig, "rho_clip", 0.9, "at least 1"),
         (A2CConfig, "rmsprop_decay", 1.0, "at least 0 and below 1"),
         (PPOConfig, "lr", 0.0, "above 0"),
         (PPOConfig, "clip_range", -0.1, "above 0"),
@@ -126,7 +125,6 @@ def test_value_of_another_kind_or_size_is_refused(
         (TrainConfig, {"run_dir": ""}, "run_dir= names no directory"),
         (TrainConfig, {"sampler": OwnSamplerConfig()}, "sampler is OwnSampler of no subclass"),
         (TrainConfig, {"total_steps": 200, "schedule_steps": 100}, "schedule_steps=200 or more"),
-        (A2CConfig, {"c_clip": 2.0}, "c_clip is 2; at most rho_clip=1"),
         (DQNConfig, {"v_min": 1.0, "v_max": 1.0}, "v_min=1.0 must be below v_max=1.0"),
         (
             DQNConfig,

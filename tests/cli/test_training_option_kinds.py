@@ -18,15 +18,15 @@ LEARNING = {
     ),
     "parallel": "pull_steps sync sync_period",
     "learner": (
-        "adam_eps adam_eps_after_correction advantage_eps alpha batch_size "
-        "bootstrap_on_truncation buffer_size burn_in c_clip clip_range clip_schedule clip_value "
+        "adam_eps adam_eps_after_correction alpha batch_size "
+        "bootstrap_on_truncation buffer_size burn_in clip_range clip_schedule clip_value "
         "double dueling entropy_coefficient epochs epsilon_evaluation epsilon_final "
         "epsilon_initial epsilon_per_env epsilon_steps exploration_fraction gae_lambda gamma "
         "gradient_norm_eps huber_delta learning_starts loss_reduction lr lr_schedule "
-        "max_gradient_norm max_prediction_batch min_training_batch minibatch_size n_step "
+        "max_gradient_norm min_training_batch minibatch_size n_step "
         "normalize_advantage normalize_observation normalize_reward num_atoms optimizer precision "
-        "prioritized priority_alpha priority_beta priority_beta_steps q_lambda reduction rho_clip "
-        "rmsprop_decay rmsprop_eps rmsprop_initial scale_actions sequence_length target_entropy "
+        "prioritized priority_alpha priority_beta priority_beta_steps q_lambda "
+        "rmsprop_decay rmsprop_eps rmsprop_initial scale_actions sequence_length "
         "target_update_interval tau training_intensity training_queue_size v_max v_min "
         "value_coefficient value_rescaling vtrace"
     ),

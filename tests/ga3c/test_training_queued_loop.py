@@ -1,7 +1,6 @@
 """What GA3C's loop reads of clocks that pause, of agents that change in number, and of a resume."""
 
 import csv
-import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 import pytest
 
 from accel_rl.config import TrainConfig
-from accel_rl.ga3c.learner import GA3CConfig
 from accel_rl.ga3c.run import Shares, Tuning
 from accel_rl.ga3c.sampler import QueueTimes
 from accel_rl.ga3c.threads import Trainings
@@ -102,8 +100,12 @@ def as_run(sampler: Any, threads: Any, records: Any, run_dir: Path) -> Any:
 
 
 def make_config() -> TrainConfig:
-    learner = GA3CConfig(tuner_interval_seconds=10.0)
-    return dataclasses.replace(PRESETS["ga3c"](num_envs=2), learner=learner)
+    return PRESETS["ga3c"](num_envs=2)
+
+
+@pytest.fixture(autouse=True)
+def ten_seconds(monkeypatch) -> None:
+    monkeypatch.setattr("accel_rl.ga3c.run.TUNER_SECONDS", 10.0)
 
 
 def play(run_dir: Path, steps: int, seconds: float) -> None:

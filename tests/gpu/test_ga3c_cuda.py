@@ -30,7 +30,9 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"),
 ]
 IS_EMULATED = "EMULATED_GPU" in os.environ
-LEARNER = GA3CConfig(lr=3e-3, reduction="mean", rmsprop_eps=1e-3, rmsprop_initial=0.0, tuner=False)
+LEARNER = GA3CConfig(
+    lr=3e-3, loss_reduction="mean", rmsprop_eps=1e-3, rmsprop_initial=0.0, tuner=False
+)
 
 
 def make(device: str) -> tuple[PolicyAgent, VersionExchange]:
@@ -116,7 +118,7 @@ def test_updates_by_graphs_are_those_without(
     reduction: Literal["sum", "mean"], vtrace: bool
 ) -> None:
     """Batches of every size, filled up."""
-    config = dataclasses.replace(LEARNER, reduction=reduction, vtrace=vtrace, lr=1e-3)
+    config = dataclasses.replace(LEARNER, loss_reduction=reduction, vtrace=vtrace, lr=1e-3)
     cuda, graphs = torch.device("cuda"), Graphs(torch.device("cuda"))
     ends: list[torch.Tensor] = []
     means: list[torch.Tensor] = []

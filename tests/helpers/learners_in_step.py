@@ -103,7 +103,7 @@ def a2c(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
 
 def vtrace(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
     """Another policy has acted."""
-    config = A2CConfig(vtrace=True, rho_clip=1.5, max_gradient_norm=0.05, lr=0.01, **MEASURED)
+    config = A2CConfig(vtrace=True, max_gradient_norm=0.05, lr=0.01, **MEASURED)
     model = Network().double()
     learner = A2C(PolicyAgent(model), config, exchange_of(model, config))
     g, own = torch.Generator().manual_seed(1), slice(rank * B // size, (rank + 1) * B // size)

@@ -41,7 +41,7 @@ Q: dict[str, Any] = {
 }
 CONFIGS: dict[str, Callable[[], LearnerConfig]] = {
     "a2c": lambda: A2CConfig(lr_schedule="linear", normalize_advantage=True, log_norms=True),
-    "vtrace": lambda: A2CConfig(vtrace=True, rho_clip=2.0, gae_lambda=0.9),
+    "vtrace": lambda: A2CConfig(vtrace=True, gae_lambda=0.9),
     "a2c-bfloat16": lambda: A2CConfig(precision="bfloat16"),
     "ppo": lambda: PPOConfig(
         minibatch_size=12, clip_range=0.01, clip_value=True, max_gradient_norm=0.5

@@ -208,7 +208,7 @@ def learn_from_old_samples(vtrace: bool, seed: int) -> float:
     torch.manual_seed(seed)
     config = GA3CConfig(
         lr=2e-3,
-        reduction="mean",
+        loss_reduction="mean",
         rmsprop_eps=1e-3,
         rmsprop_initial=0.0,
         vtrace=vtrace,

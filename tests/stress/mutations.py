@@ -480,7 +480,7 @@ ga3c_queue_ignores_capacity ga3c/queue.py ga3c/test_ga3c_queue.py
 + fitting = items[first:]
 
 ga3c_mean_reduction ga3c/learner.py ga3c/test_ga3c_learner.py
-- loss.total if config.reduction == "sum" else loss.total / N
+- loss.total if config.loss_reduction == "sum" else loss.total / N
 + loss.total
 
 tuner_keeps_worse ga3c/tuner.py ga3c/test_training_tuner.py

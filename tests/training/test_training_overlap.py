@@ -331,7 +331,6 @@ def test_evaluations_go_on_between_overlapped_iterations(tmp_path) -> None:
         ("algo=ga3c overlap=true", "algo=ga3c samples and learns at the same time"),
         ("algo=appo overlap=true", "pull_steps=64 changes them within; use pull_steps=none"),
         ("learner.vtrace=true", "learner.vtrace=true has no effect.*overlap.*pull_steps is none"),
-        ("overlap=true rho_clip=2", r"rho_clip=2 has no .* learner.vtrace is false"),
     ],
 )
 def test_what_has_no_effect_or_cannot_overlap_is_refused(arguments: str, message: str) -> None:

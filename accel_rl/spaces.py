@@ -58,22 +58,18 @@ class Leaf:
     channels: Literal["first", "last"] | None = None
 
     def __post_init__(self) -> None:
-        converted = (("shape", _shape, _SHAPE), ("dtype", _dtype, _DTYPE))
-        for name, convert, required in converted:
+        for name, convert, required in (
+            ("shape", _shape, "a tuple of whole numbers above 0, such as (10,)"),
+            ("dtype", _dtype, "the dtype of numbers or booleans of up to 8 bytes, as np.float32"),
+            ("low", self._bound, _BOUND),
+            ("high", self._bound, _BOUND),
+        ):
             value = getattr(self, name)
             try:
                 object.__setattr__(self, name, convert(value))
-            except (TypeError, ValueError):
-                raise ValueError(f"{name} is {value!r}; it must be {required}") from None
-        for name in ("low", "high"):
-            value = getattr(self, name)
-            try:
-                object.__setattr__(self, name, self._bound(value))
             except (OverflowError, TypeError, ValueError):
-                raise ValueError(
-                    f"{name} is {value!r}; it must be a number that {self.dtype} holds, or an "
-                    f"array of them of shape {self.shape}"
-                ) from None
+                text = f"{name} is {value!r}; it must be {required.format(self)}"
+                raise ValueError(text) from None
         if self.channels not in (None, "first", "last"):
             raise ValueError(f"channels is {self.channels!r}; it must be first, last or None")
         low, high = self.bounds
@@ -115,8 +111,13 @@ class Leaf:
     @cached_property
     def bounds(self) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
         """The `ends` as arrays of the leaf's shape and dtype, or None."""
-        low, high = self.ends
-        return _array(self, low), _array(self, high)
+        low, high = (
+            None
+            if end is None
+            else np.broadcast_to(np.asarray(end, self.dtype), prod(self.shape)).reshape(self.shape)
+            for end in self.ends
+        )
+        return low, high
 
     @cached_property
     def limits(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -391,17 +392,10 @@ def _write_leaf(leaf: Leaf, array: NDArray[Any], out: NDArray[Any], what: str) -
         if not np.isfinite(array).all():
             bad = array[~np.isfinite(array)].flat[0]
             raise ValueError(f"got the {what} {bad}; it must be finite")
-    out[...] = array if leaf.is_clipped else _check_bounds(leaf, array, *leaf.bounds, what, slack)
+    out[...] = array if leaf.is_clipped else _check_bounds(leaf, array, what, slack)
 
 
-def _check_bounds(
-    leaf: Leaf,
-    array: NDArray[Any],
-    low: NDArray[Any] | None,
-    high: NDArray[Any] | None,
-    what: str,
-    slack: float = 0.0,
-) -> NDArray[Any]:
+def _check_bounds(leaf: Leaf, array: NDArray[Any], what: str, slack: float) -> NDArray[Any]:
     """Return ``array``, clipped where it is beyond a bound by rounding alone.
 
     Args:
@@ -410,6 +404,7 @@ def _check_bounds(
     Raises:
         ValueError: a value is further beyond a bound.
     """
+    low, high = leaf.bounds
     for bound, is_out in ((low, np.less), (high, np.greater)):
         if bound is not None and (outside := is_out(array, bound)).any():
             if slack:
@@ -562,9 +557,7 @@ def _draw(space: Space, rng: np.random.Generator, out: NDArray[Any], mask: Any) 
     else:
         low, high = space.ends
         if isinstance(low, tuple) or isinstance(high, tuple):
-            low, high = (
-                np.reshape(np.broadcast_to(b, prod(space.shape)), space.shape) for b in (low, high)
-            )
+            low, high = space.bounds
         out[...] = rng.integers(low, high, out.shape, space.dtype.type, endpoint=True)
 
 
@@ -710,8 +703,7 @@ def to_gymnasium(space: Space) -> Any:
 _MOST_MASKED = 2**20
 _ROUNDING_STEPS = 8
 """by which an action may be beyond a bound: ``low + (high - low) * 1`` may exceed ``high``"""
-_SHAPE = "a tuple of whole numbers above 0, such as (10,)"
-_DTYPE = "the dtype of numbers or booleans of up to 8 bytes, such as np.float32"
+_BOUND = "a number that {0.dtype} holds, or an array of them of shape {0.shape}"
 
 
 def check_space(space: Any) -> Space:
@@ -727,13 +719,6 @@ def check_space(space: Any) -> Space:
     if not all(isinstance(name, str) and name for name in space):
         raise ValueError("its names are no texts")
     return {name: check_space(each) for name, each in space.items()}
-
-
-def _array(leaf: Leaf, bound: Any) -> NDArray[Any] | None:
-    if bound is None:
-        return None
-    flat = np.broadcast_to(np.asarray(bound, leaf.dtype), prod(leaf.shape))
-    return flat.reshape(leaf.shape)
 
 
 def positive(value: Any) -> int:

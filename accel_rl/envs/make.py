@@ -66,7 +66,7 @@ def make_env_factory(
     if not isinstance(env, str):
         if not callable(env):
             raise ValueError(f"env is {env!r}; it must be a name or a function that makes it")
-        return make_from_callable(env, info_keys)
+        return _named(name_of(env), _call, env, name_of(env), info_keys)
     if env == "catch" or is_atari_game(env) or env.startswith(MINATAR):
         if info_keys:
             raise ValueError(
@@ -79,7 +79,7 @@ def make_env_factory(
     kind, _, task = env.partition(":")
     if kind in ADAPTED:
         batched = find_function("env", ADAPTED[kind])(task, info_keys=info_keys)
-        return _named(env, _itself, batched)
+        return _named(env, batched)
     if ":" in env and not re.search(r"-v\d+$", env):
         function = find_function("env", env)
         if env.startswith(_MAIN):
@@ -105,11 +105,6 @@ def _atari_games() -> tuple[tuple[str, ...], str]:
     except ImportError as error:
         return (), f"; Atari games need packages ({error}): {how_to_install('atari')}"
     return atari_games(), ""
-
-
-def make_from_callable(make: Callable[[], Any], info_keys: Sequence[str] = ()) -> EnvFactory:
-    """Return a factory from a function that returns a ``gymnasium.Env`` or an `Environment`."""
-    return _named(name_of(make), _call, make, name_of(make), info_keys)
 
 
 def probe_spec(factory: EnvFactory) -> EnvSpec:
@@ -228,10 +223,6 @@ def _make_atari(game: str, config: AtariConfig) -> Environment:
     from accel_rl.envs.atari import AtariEnv
 
     return AtariEnv(game, config)
-
-
-def _itself(batched: Batched) -> Any:
-    return batched
 
 
 def _make_from_function(path: str, info_keys: Sequence[str], env_index: int = 0) -> Any:

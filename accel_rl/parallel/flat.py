@@ -85,19 +85,6 @@ class FlatParameters:
         for name, view in self._views(flat).items():
             self._parameters[name].data = view
 
-    def check_views(self) -> None:
-        """Assert that the network's parameters and gradients are still the views made here."""
-        parameters, gradients = self._views(self.parameter), self._views(self.gradient)
-        for name, p in _named_parameters(self._model).items():  # these may be other objects by now
-            for what, found, view in (
-                ("parameter", p, parameters[name]),
-                ("gradient", p.grad, gradients[name]),
-            ):
-                assert found is not None and found.data_ptr() == view.data_ptr(), (
-                    f"the {what} of {name} no longer lies in the flat tensor"
-                )
-                assert found.stride() == view.stride(), f"the {what} of {name} has other strides"
-
     def layers(self) -> dict[str, slice]:
         """Return the slice of each module's own parameters, by the module's name, in order.
 

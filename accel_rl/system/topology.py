@@ -175,11 +175,23 @@ def plan_cores(
     nodes = gpu_nodes or [None] * num_ranks
     share = _share(cores, rank, num_ranks, nodes)
     worker_cores, server_cpus = _divide(share, drives_gpu, nodes[rank])
-    paid_for = _paid_for(len(worker_cores), machine, num_ranks)
-    num = _count_workers(num_workers, max(1, paid_for // cores_per_worker) * workers_per_core)
+    if num_workers is not None and num_workers < 1:
+        raise ValueError(
+            f"num_workers is {num_workers}; it must be at least 1, or none for one on each core"
+        )
+    paid_for = len(worker_cores)
+    if machine.quota is not None:  # what is left over, less than one CPU, is for the server
+        paid_for = max(1, min(paid_for, int(machine.quota / num_ranks)))
+    num = num_workers or max(1, paid_for // cores_per_worker) * workers_per_core
     if cores_per_worker > 1:
         worker_cores = join_cores(worker_cores, cores_per_worker, num)
-    sharing = _describe_sharing(num, len(worker_cores), workers_per_core)
+    planned = len(worker_cores) * workers_per_core
+    sharing = ""
+    if num > planned:
+        sharing = (
+            f"{num} workers share {len(worker_cores)} cores, planned for {planned}: "
+            f"num_workers={planned} may be faster"
+        )
     if num_ranks > len(cores):
         sharing = f"{num_ranks} ranks share {len(cores)} cores: each has less than one of its own"
     elif not sharing and drives_gpu and len(share) == 1:
@@ -187,25 +199,6 @@ def plan_cores(
     if sharing and rank == 0:
         _warn_once(sharing)
     return CorePlan(place_workers(worker_cores, num, workers_per_core), server_cpus)
-
-
-def _count_workers(given: int | None, planned: int) -> int:
-    if given is not None and given < 1:
-        raise ValueError(
-            f"num_workers is {given}; it must be at least 1, or none for one on each core"
-        )
-    return planned if given is None else given
-
-
-def _describe_sharing(num_workers: int, num_cores: int, workers_per_core: int) -> str:
-    """Return a warning if there are more workers than planned for on cores; else empty."""
-    planned = num_cores * workers_per_core
-    if num_workers <= planned:
-        return ""
-    return (
-        f"{num_workers} workers share {num_cores} cores, planned for {planned}: "
-        f"num_workers={planned} may be faster"
-    )
 
 
 def _divide(
@@ -241,14 +234,6 @@ def join_cores(cores: Sequence[Core], cores_per_worker: int, num_workers: int) -
         Core(tuple(sorted(cpu for core in run for cpu in core.cpus)), run[0].numa_node)
         for run in runs
     )
-
-
-def _paid_for(num_cores: int, machine: Machine, num_ranks: int) -> int:
-    """Return the number of a rank's cores that the quota pays for."""
-    if machine.quota is None:
-        return num_cores
-    # What is left over after whole workers, less than one CPU, is for the server.
-    return max(1, min(num_cores, int(machine.quota / num_ranks)))
 
 
 def place_workers(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from flat_views import check_views
 from space_envs import PAIRS, SpaceEnv
 
 from accel_rl.agents import Agent, PolicyAgent, RolloutTensors
@@ -130,7 +131,7 @@ def test_collecting_and_learning_wait_for_the_actions_alone(
             with forbidding_waits() if number else nullcontext():
                 sampler.collect(server)
                 learner.update(server.finish(), progress=0.0)
-    flat.check_views()
+    check_views(flat)
 
 
 def test_shared_memory_is_registered_until_the_server_closes() -> None:

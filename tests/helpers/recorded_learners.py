@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from flat_views import check_views
 from torch import Tensor
 
 from accel_rl.agents import QAgent, RolloutTensors
@@ -157,4 +158,4 @@ def assert_equal(recorded: Run, eager: Run, tolerance: float, num_updates: int =
     after = eager.exchange.parameters.parameter
     difference = (recorded.exchange.parameters.parameter - after).norm() / (after - before).norm()
     assert difference < tolerance
-    recorded.exchange.parameters.check_views()
+    check_views(recorded.exchange.parameters)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from flat_views import check_views
 from own_networks import FLOAT32, MADE, A, Net, make_own
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -147,7 +148,7 @@ def test_unusual_parameters_have_their_gradients_in_the_flat_ones(
     for name, p in plain.named_parameters():
         expected = torch.zeros_like(p) if p.grad is None else p.grad
         torch.testing.assert_close(found[name], expected)
-    flat.check_views()
+    check_views(flat)
     flat.parameter.sub_(flat.gradient, alpha=0.1)
     for p in plain.parameters():
         if p.grad is not None:

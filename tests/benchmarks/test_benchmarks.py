@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import importlib
-import io
 import json
 import os
 import shlex
 import sys
-import tarfile
-import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from benchmark_scripts import ROOT, run
 from rich.console import Console
+from sampler_cases import await_ends
 
-from benchmarks.gpu_day import __main__ as gpu_day
-from benchmarks.gpu_day import first, steps, targets
-from benchmarks.harness import children, interleave, peer_python, report
-from benchmarks.peers import peer_cases
+from benchmarks.harness import children, interleave, report
 from benchmarks.speed import cases, learning_speed, speed
 
 SCRIPTS = sorted((ROOT / "benchmarks").glob("*/*.py"))
@@ -131,25 +125,6 @@ def test_cases_are_distinct_and_ours_are_run_by_another_checkout_too(tmp_path: P
         interleave.with_other(made, str(tmp_path))
 
 
-@pytest.mark.processes
-def test_cases_of_peers_are_distinct_and_have_their_scripts(tmp_path: Path) -> None:
-    for name in ("cleanrl", "leanrl"):
-        (tmp_path / name / name).mkdir(parents=True)
-    folders = {name: str(tmp_path / name) for name in ("cleanrl", "leanrl")}
-    options = peer_cases.Options(peer_threads=(1,), peer_malloc=("default",), **folders)
-    made = [
-        case
-        for algo in peer_cases.WORK
-        for case in peer_cases.make_cases(options, algo, [[0]], dict.fromkeys(peer_cases.PEERS, ""))
-    ]
-    assert len({case.name for case in made}) == len(made)
-    assert all((ROOT / "benchmarks" / case.script).exists() for case in made)
-    console = Console(record=True, width=200)
-    packages = {"one": "no_such_package", "two": "json"}
-    found = peer_python.find_peers(packages, ("one", "two"), None, console)
-    assert found == {"two": sys.executable} and "one is left out" in console.export_text()
-
-
 # ---- processes -----------------------------------------------------------------------------------
 
 
@@ -196,15 +171,7 @@ def test_child_that_leaves_processes_behind_is_ended_with_them(tmp_path: Path) -
             child.wait_until_ready()
     finally:
         child.close()
-    assert not _is_running(int(str(failed.value).rpartition(" ")[2]))
-
-
-def _is_running(pid: int) -> bool:
-    for _ in range(1000):
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return False
-        time.sleep(0.02)
-    return True
+    await_ends([int(str(failed.value).rpartition(" ")[2])])
 
 
 TINY = f"rounds=1 seconds=0.1 other={ROOT}"
@@ -231,61 +198,3 @@ def test_program_at_a_tiny_size_writes_figures(program: str, tmp_path: Path) -> 
     found = json.loads((tmp_path / "it.json").read_text())
     assert found["machine"]["cpu"] and found["rows"]
     assert all("steps_per_second" in row for row in found["rows"])
-
-
-# ---- a GPU's day ---------------------------------------------------------------------------------
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize(
-    ("code", "seconds", "error"),
-    [
-        ("raise SystemExit(3)", 20.0, "exit status 3"),
-        ("import subprocess; subprocess.run(['sleep', '60'])", 0.5, "not done after 0 s"),
-        ("", 0.0, "no time was left"),
-        ("", 20.0, None),
-    ],
-)
-def test_error_of_a_step_is_told(code: str, seconds: float, error: str, tmp_path: Path) -> None:
-    step = steps.Step("step", seconds, (sys.executable, "-c", code))
-    assert gpu_day.run(step, tmp_path / "log", 1e12) == error
-
-
-def test_figures_are_shares_of_the_line_and_a_line_that_was_cut_off_is_left_out(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "first.jsonl"
-    written = [
-        {"case": "line", "cores": 1, "steps_per_second": 100},
-        {"case": "line", "cores": 4, "steps_per_second": 400},
-        {"case": "a2c_120", "way": "graphs", "steps_per_second": 300},
-        {"case": "a2c_120", "way": "eager", "error": "RuntimeError: CUDA error"},
-    ]
-    path.write_text("\n".join(map(json.dumps, written)) + '\n{"case": "ppo')
-    rows = targets.read_rows(path)
-    assert rows == written
-    held = targets.hold(rows)
-    assert [(row["share"], row["target"]) for row in held] == [(0.75, 0.85), (None, None)]
-    console = Console(file=io.StringIO(), width=200)
-    targets.tabulate(rows, console)
-    printed = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "0.75" in printed and "0.85 missed" in printed and "CUDA error" in printed
-
-
-def test_calls_take_no_longer_than_they_may_and_targets_are_measured(tmp_path: Path) -> None:
-    for call, most in steps.CALLS.items():
-        made = steps.make_steps(call, tmp_path, is_dry=False, leanrl="leanrl")
-        assert call == "second" or sum(step.seconds for step in made) < most
-    ways = {(case, way) for case, (_, ways) in first.CASES.items() for way in ways.split()}
-    assert targets.TARGETS.keys() < ways
-
-
-@pytest.mark.nightly
-@pytest.mark.processes
-@pytest.mark.parametrize("call", steps.CALLS)
-def test_dry_call_leaves_one_file_with_all_results(call: str, tmp_path: Path, capsys) -> None:
-    assert gpu_day.main([f"call={call}", "dry=true", f"out={tmp_path}"]) == 0, capsys.readouterr()
-    (path,) = tmp_path.iterdir()
-    with tarfile.open(path) as archive:
-        names = {Path(name).name for name in archive.getnames()}
-    assert {"first.jsonl" if call == "first" else "until_pong.json"} < names

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from documents import ROOT
 
 from accel_rl.envs.minatar import GAMES
-from accel_rl.presets import find_preset
 from benchmarks.tables import greedy_scores, minatar_table, study_figures
-from benchmarks.tables.minatar import ALGORITHMS
 from benchmarks.tables.studies import STUDIES
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -44,15 +41,6 @@ def test_every_report_is_named_on_a_page_and_names_a_script() -> None:
             ), command
 
 
-def test_results_are_small_and_have_pictures_that_are_shown() -> None:
-    files = [path for path in RESULTS.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 2e6
-    pages = [*PAGES, ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    text = "\n".join(page.read_text() for page in pages)
-    pictures = [path for path in files if path.suffix == ".png"]
-    assert [path for path in pictures if f"{path.parent.name}/{path.name}" not in text] == []
-
-
 # ---- tables --------------------------------------------------------------------------------------
 
 
@@ -81,20 +69,6 @@ def make_run(folder: Path, algo: str, game: str, seed: int, score: float, last: 
     rows = [names, "25000,0,10,nan,0.8"]
     rows += [f"{n},9,{n / 2500},{score * n / last},0.8" for n in (50_000, last)]
     (folder / "metrics.csv").write_text("\n".join(rows) + "\n")
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_settings_on_minatar_are_a_preset(name: str) -> None:
-    config = find_preset(f"benchmarks.tables.minatar:{name}")()
-    assert config.model in ("minatar", "pqn") and config.total_steps in (1_000_000, 3_000_000)
-
-
-@pytest.mark.parametrize("study", STUDIES)
-def test_settings_of_a_study_are_presets_with_the_batch_that_is_said(study: str) -> None:
-    for name, setting in STUDIES[study].settings.items():
-        config: Any = find_preset(f"benchmarks.tables.studies:{name}")()
-        steps = config.sampler.num_envs * config.sampler.horizon
-        assert setting.batch in (None, config.learner.samples_per_update(steps))
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """What `make` installs has one version each, on each Python that is supported."""
 
-import re
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
@@ -62,12 +61,3 @@ def test_each_package_that_another_one_needs_is_pinned() -> None:
             if each.marker is None or any(map(each.marker.evaluate, chosen)):
                 waiting.append((canonicalize_name(each.name), each.extras))
     assert {"torch", "numpy", "werkzeug", "pluggy"} <= seen
-
-
-def test_each_installation_of_the_makefile_is_constrained() -> None:
-    lines = (REPOSITORY / "Makefile").read_text().splitlines()
-    installing = [line for line in lines if re.search(r"-m pip install\b", line)]
-    assert installing
-    for line in installing:
-        is_pinned = "uv==" in line or "--no-deps" in line
-        assert is_pinned or "--constraint constraints.txt" in line

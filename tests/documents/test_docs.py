@@ -95,11 +95,6 @@ def test_reference_shows_every_exported_name(tmp_path: Path) -> None:
     assert missing_names(tmp_path) == ["accel_rl.envs.Results"]
 
 
-def test_picture_is_what_its_script_draws() -> None:
-    draw = runpy.run_path(str(ROOT / "docs/pictures/sampling.py"))["draw"]
-    assert draw() == (ROOT / "docs/pictures/sampling.svg").read_text()
-
-
 def test_program_of_your_own_loop_is_the_example() -> None:
     example = (ROOT / "examples/own_loop.py").read_text().split('"""\n')[-1].strip()
     blocks = read_blocks((ROOT / "docs/your_loop.md").read_text())

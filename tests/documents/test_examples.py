@@ -32,12 +32,6 @@ def example(script: Path, argument: str) -> str:
     return run(["python", str(script), argument], ROOT)
 
 
-def test_each_example_is_run() -> None:
-    others = {"own_algorithm.py", "minigrid_masked.py", "optuna_search.py"}  # below
-    others.add("hidden_velocity.py")  # by tests/whole_runs/test_recurrent_runs.py
-    assert {path.name for path in EXAMPLES.glob("*.py")} == set(RUNS) | others
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -112,17 +106,6 @@ def test_trial_of_the_search_ends_when_optuna_prunes_it(
     steps = list(trial.intermediate_values)
     assert (trial.state.name, len(steps)) == (state, 1 if state == "PRUNED" else 6)
     assert list((tmp_path / "runs" / "optuna" / "x" / "0" / "checkpoints").iterdir())
-
-
-@pytest.mark.nightly
-def test_search_by_optuna_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    optuna()
-    monkeypatch.chdir(tmp_path)
-    found = re.search(
-        r"(\d) trials were finished, (\d) pruned\nmean return (-?\d\.\d\d) with {'lr'",
-        run(["python", str(EXAMPLES / "optuna_search.py"), "5"], tmp_path),
-    )
-    assert found and int(found[1]) + int(found[2]) == 5
 
 
 def test_every_config_of_the_examples_is_read() -> None:

@@ -11,9 +11,6 @@ from pathlib import Path
 import pytest
 from documents import ROOT, Block, read_blocks, run
 
-from accel_rl.cli.parse import parse_arguments
-from accel_rl.sweep.plan import plan_runs, read_options
-
 RUN = ["total_steps=320", "log_interval=160", "sampler.decorrelation_steps=0"]
 SHORTER = {
     "launch/train.py": RUN,
@@ -99,17 +96,3 @@ def test_command_of_the_readme_runs(command: str, folder: Path) -> None:
     if "runs/catch" in command and not is_made:  # but by another process of the tests
         run(shortened(shlex.split(trains)), folder)
     run(shortened(shlex.split(command)), folder)
-
-
-def test_commands_on_catch_take_seconds() -> None:
-    steps = []
-    for command in COMMANDS:
-        words = shlex.split(command)
-        arguments = [word for word in words if "=" in word]
-        if "env=catch" in arguments and "launch/sweep.py" in words:
-            _, axes = read_options(arguments)
-            steps += [run.config.total_steps for run in plan_runs(axes)]
-        elif "env=catch" in arguments:
-            steps.append(parse_arguments(arguments).total_steps)
-    assert len(steps) > 4
-    assert max(steps) <= 100_000

@@ -4,10 +4,8 @@ import subprocess
 import sys
 from typing import Any
 
-import ale_py
 import numpy as np
 import pytest
-from ale_py import roms
 from refusals import words
 
 from accel_rl.envs import AtariConfig, Environment, StepResult, atari
@@ -53,13 +51,6 @@ def test_spec_follows_options(
     assert env.spec.num_actions == num_actions
 
 
-def test_reset_gives_three_blank_frames_and_the_screen() -> None:
-    out = np.full((4, 104, 80), 5, np.uint8)
-    make().reset(out)
-    assert not out[:3].any()
-    assert out[3].any()
-
-
 def test_lost_life_terminates_blanks_the_stack_and_plays_on() -> None:
     results, observations = play(make(), 300)
     lost = [t for t, r in enumerate(results) if r.terminated and not r.episode_ended]
@@ -70,14 +61,6 @@ def test_lost_life_terminates_blanks_the_stack_and_plays_on() -> None:
         assert observations[t + 1][3].any()
     assert all(results[t].terminated and not results[t].truncated for t in over)
     assert observations[over[0] + 1][0].any()  # the final observation is no blank stack
-
-
-def test_lost_life_in_whole_games_goes_unnoticed() -> None:
-    results, observations = play(make(episodic_lives=False), 300)
-    assert [r.terminated for r in results] == [r.episode_ended for r in results]
-    assert any(r.episode_ended for r in results)
-    first_end = next(t for t, r in enumerate(results) if r.episode_ended)
-    assert observations[4 : first_end + 2].any(axis=(2, 3)).all()  # no frame is blank
 
 
 def test_fire_is_pressed_after_lost_life() -> None:
@@ -97,13 +80,6 @@ def test_step_at_the_limit_is_truncated() -> None:
     assert AtariConfig().max_episode_steps == 27_000
 
 
-def test_life_lost_at_the_limit_is_terminated_not_truncated() -> None:
-    results, _ = play(make(), 100)
-    first_loss = next(t for t, r in enumerate(results) if r.terminated)
-    results, _ = play(make(max_episode_steps=first_loss + 1), first_loss + 1)
-    assert results[-1][2:5] == (True, False, True)  # terminated, truncated, episode_ended
-
-
 def test_reward_is_the_sign_and_raw_reward_the_game_own() -> None:
     results, _ = play(make("space_invaders"), 300)
     raw = [r.raw_reward for r in results]
@@ -111,12 +87,6 @@ def test_reward_is_the_sign_and_raw_reward_the_game_own() -> None:
     assert [r.reward for r in results] == np.sign(raw).tolist()
     unclipped, _ = play(make("space_invaders", clip_reward=False), 300)
     assert [r.reward for r in unclipped] == [r.raw_reward for r in unclipped] == raw
-
-
-def test_negative_reward_is_clipped_to_minus_one() -> None:
-    results, _ = play(make("skiing", max_noops=0), 60)
-    assert min(r.raw_reward for r in results) < -1
-    assert min(r.reward for r in results) == -1
 
 
 def test_number_of_noops_is_uniform_up_to_the_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,18 +160,6 @@ def test_environments_of_one_process_do_not_touch_each_other() -> None:
         neighbour.step(0, out.copy())
         together.append(env.step(action, out))
     assert together == alone
-
-
-def test_emulator_ignores_actions_after_the_end() -> None:
-    """What lets `step` look at the game's end only once, after its four frames."""
-    emulator = ale_py.ALEInterface()
-    emulator.setFloat("repeat_action_probability", 0.0)
-    emulator.loadROM(roms.get_rom_path("breakout"))
-    while not emulator.game_over():
-        emulator.act(1)
-    memory = emulator.getRAM().tobytes()
-    assert emulator.act(3) == 0
-    assert emulator.getRAM().tobytes() == memory
 
 
 @pytest.mark.slow

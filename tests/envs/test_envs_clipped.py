@@ -1,6 +1,5 @@
 """Clipped environments: bounds are kept behind them, and nothing else changes."""
 
-import pickle
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +18,7 @@ from accel_rl.envs import (
     make_env_factory,
     probe_spec,
 )
-from accel_rl.envs.clipped import Clipped, ClippedBatch, clip, clipped, clipped_share
+from accel_rl.envs.clipped import clip, clipped, clipped_share
 from accel_rl.samplers import ParallelSampler, PolicyInput, SerialSampler
 from accel_rl.spaces import Leaf, discrete, random_values
 
@@ -104,18 +103,6 @@ def test_rollout_has_the_action_as_drawn_and_the_environment_the_clipped_one(
     np.testing.assert_array_equal(seen, action.clip([-1, -np.inf], [0.5, 2]))
     np.testing.assert_allclose(reward, seen.sum(2), rtol=1e-5)
     assert numbers is None or sorted(set(numbers.ravel())) == [100.0 * i for i in range(6)]
-
-
-def test_environments_are_made_with_their_numbers() -> None:
-    factory: Any = pickle.loads(pickle.dumps(clipped(Echo)))
-    env = factory(env_index=4)
-    assert isinstance(env, Clipped) and env.number == 4
-    assert env.spec.action == CLIPPED and env.env.spec.action == BOUNDED
-    batch = clipped(Batched(EchoBatch, indexed=True))()  # type: ignore[arg-type]
-    simulators = batch.make(3, 5)  # type: ignore[attr-defined]
-    assert isinstance(simulators, ClippedBatch)
-    assert simulators.number.tolist() == [5, 6, 7]  # type: ignore[attr-defined]
-    assert simulators.get_state(2) == 7  # type: ignore[attr-defined]
 
 
 def test_environments_without_bounded_floats_stay_as_they_are() -> None:

@@ -105,14 +105,6 @@ def test_ends_are_those_of_gymnasium(terminated: bool, truncated: bool) -> None:
     assert result == (-2.5, -2.5, terminated, truncated, terminated or truncated, ())
 
 
-def test_time_limit_truncates_an_episode_that_goes_on() -> None:
-    env = GymnasiumEnv(lambda: gymnasium.make("CartPole-v1", max_episode_steps=3), "pole")
-    env.seed(np.random.SeedSequence(0))
-    env.reset(out := np.zeros(4, np.float32))
-    ends = [env.step(t % 2, out)[2:5] for t in range(3)]
-    assert ends == [(False, False, False)] * 2 + [(False, True, True)]
-
-
 @pytest.mark.parametrize("kind", [np.bool_, int, float, np.float32, lambda flag: np.array([flag])])
 def test_flags_may_be_numbers_or_arrays_of_one(kind: Callable[[bool], Any]) -> None:
     env, out = wrap(Scripted(step=lambda: (1.0, kind(True), kind(False))))
@@ -189,38 +181,6 @@ def test_seed_is_shortened_where_a_simulator_does_not_take_it() -> None:
     env.seed(np.random.SeedSequence(2**40))  # nobody draws such a seed: it was given
     with pytest.raises(OverflowError):
         env.reset(out)
-
-
-def test_same_seed_gives_the_same_play_in_cart_pole() -> None:
-    plays = []
-    for seed in (3, 3, 4):
-        env = GymnasiumEnv(lambda: gymnasium.make("CartPole-v1"), "CartPole-v1")
-        env.seed(np.random.SeedSequence(seed))
-        rows = np.zeros((40, 4), np.float32)
-        env.reset(rows[0])
-        for t in range(1, 40):
-            if env.step(t % 2, rows[t]).episode_ended:
-                env.reset(rows[t])
-        env.close()
-        plays.append(rows)
-    np.testing.assert_array_equal(plays[0], plays[1])
-    assert not np.array_equal(plays[0], plays[2])
-
-
-def broken() -> Any:
-    raise KeyError("lost")
-
-
-@pytest.mark.parametrize("call", ["reset", "step", "close"])
-def test_error_of_the_environment_is_passed_on_as_it_is(call: str, monkeypatch) -> None:
-    """Whoever steps it names the environment and the call."""
-    scripted = Scripted()
-    env, out = wrap(scripted)
-    monkeypatch.setattr(scripted, call, lambda *_, **__: broken())
-    with pytest.raises(KeyError, match="lost"):
-        {"reset": lambda: env.reset(out), "step": lambda: env.step(0, out), "close": env.close}[
-            call
-        ]()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from counting_env import CountingEnv
 from gymnasium.envs.classic_control import CartPoleEnv
 from refusals import rows, words
 
@@ -24,7 +23,7 @@ from accel_rl.envs import (
     probe_spec,
 )
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
-from accel_rl.envs.make import probe, probe_observations, warn_once
+from accel_rl.envs.make import probe_observations, warn_once
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SerialSampler
 from accel_rl.spaces import Leaf, discrete
 from accel_rl.vector import VectorEnv
@@ -75,13 +74,6 @@ def test_factory_of_each_kind_of_name_survives_pickling_and_steps(
     for action in range(num_actions):
         made.step(action, out)
     made.close()
-
-
-def test_atari_options_reach_the_game() -> None:
-    factory = make_env_factory("pong", AtariConfig(observation_size="84x84", frame_skip=2))
-    spec = probe_spec(factory)
-    assert spec.observation_shape == (4, 84, 84)
-    assert spec.frame_skip == 2
 
 
 UNKNOWN = """
@@ -207,11 +199,6 @@ def test_observations_to_look_at_are_two_that_differ_if_few_steps_show_any(make,
     assert [each.is_closed for each in made] == [True]
 
 
-def test_observations_to_look_at_are_scalars_where_the_environment_has_these() -> None:
-    first, later = probe_observations(make_env_factory("FrozenLake-v1"))
-    assert first == 0 != later
-
-
 # ---- the two small environments ------------------------------------------------------------------
 
 
@@ -242,29 +229,6 @@ def test_catch_is_won_by_following_the_ball() -> None:
 def test_catch_is_mostly_lost_at_random() -> None:
     rng = np.random.default_rng(0)
     assert -0.75 < catch_return(lambda _: int(rng.integers(3)), 400) < -0.45
-
-
-def test_counting_env_counts() -> None:
-    env = CountingEnv(max_episode_steps=4, truncation=0.5, life_interval=2)
-    env.seed(np.random.SeedSequence(7))
-    out = np.zeros(3, np.int64)
-    env.reset(out)
-    identity = out[0]
-    seen = set()
-    for episode in range(60):
-        np.testing.assert_array_equal(out, (identity, episode, 0))
-        for step in range(1, 5):
-            result = env.step(0, out)
-            np.testing.assert_array_equal(out, (identity, episode, step))
-            assert result.reward == result.raw_reward == step
-            if result.episode_ended:
-                assert result.terminated != result.truncated
-                break
-            assert result.terminated == (step % 2 == 0)
-            assert not result.truncated
-        seen.add((step, result.truncated))
-        env.reset(out)
-    assert seen == {(step, truncated) for step in range(1, 5) for truncated in (False, True)}
 
 
 @pytest.mark.processes
@@ -386,19 +350,3 @@ def test_environment_that_is_refused_is_closed(factory: Any, monkeypatch) -> Non
     with pytest.raises(EnvError):
         probe_spec(factory)
     assert NotedCartPole.closed == [True]
-
-
-def test_environment_whose_look_fails_is_closed(closed) -> None:
-    def look(env: Any) -> None:
-        raise OSError("no picture")
-
-    with pytest.raises(OSError, match="no picture"):
-        probe(partial(Troubled, ""), look)
-    assert closed == [""]
-
-
-def test_failure_names_the_environment_and_no_function_of_ours() -> None:
-    factory = make_env_factory("pong", AtariConfig(frame_stack=3))
-    factory.args[1].__dict__["frame_stack"] = -1  # type: ignore[attr-defined]
-    with pytest.raises(EnvError, match="environment pong failed in its constructor"):
-        probe_spec(factory)

@@ -7,7 +7,7 @@ import importlib.util
 import numpy as np
 import pytest
 
-from accel_rl.envs import make_env_factory, probe_spec
+from accel_rl.envs import make_env_factory
 from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import Resumable, StepResult
 from accel_rl.envs.minatar import GAMES, MinAtarEnv
@@ -94,9 +94,3 @@ def test_film_shows_each_channel_in_its_colour() -> None:
         assert cell.any() == held[row, column]
     bricks, paddle = pictures[1][16], pictures[1][-1]
     assert not np.array_equal(np.unique(bricks.reshape(-1, 3), axis=0)[-1], paddle.max(0))
-
-
-@needs_minatar
-def test_factory_names_the_game() -> None:
-    spec = probe_spec(make_env_factory("minatar/seaquest"))
-    assert (spec.name, spec.observation_shape) == ("minatar/seaquest", (10, 10, 10))

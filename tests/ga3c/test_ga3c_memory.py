@@ -168,7 +168,7 @@ def test_policy_that_forgets_its_state_is_named() -> None:
 
 
 RECALL = (
-    "algo=ga3c env=recall_env:make num_envs=8 num_groups=2 horizon=8 "
+    "algo=ga3c env=recall_env:Recall num_envs=8 num_groups=2 horizon=8 "
     "tuner=false num_predictors=1 num_trainers=1 training_queue_size=8 min_training_batch=32 "
     "lr=3e-3 loss_reduction=mean rmsprop_eps=1e-5 rmsprop_initial=0 max_gradient_norm=0.5 "
     "log_interval=500 device=cpu"

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ONCE = ("rounds=1", "seconds=0.05")
 
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -48,6 +48,7 @@ from accel_rl.parallel import (
 from accel_rl.spaces import Leaf, discrete
 
 T, B, NUM_ACTIONS, NUM_ATOMS = 4, 8, 3, 5
+Make = Callable[[nn.Module, Any], Exchange]
 MEASURED: Any = {"gradient_cosine_interval": 1}
 NORMALIZED: Any = {"normalize_observation": True, "normalize_reward": True}
 
@@ -94,57 +95,24 @@ def rollouts(rank: int, size: int) -> list[RolloutTensors]:
     return found
 
 
-def a2c(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
-    config = A2CConfig(normalize_advantage=True, max_gradient_norm=0.05, lr=0.01, **MEASURED)
+def policy_gradient(
+    learner_type: Any, config: Any, rank: int, size: int, exchange_of: Make, tells: bool = False
+) -> Tensor:
+    """``tells``: another policy has acted, whose probabilities are told."""
     model = Network().double()
-    learner = A2C(PolicyAgent(model), config, exchange_of(model, config))
-    return train(learner, rollouts(rank, size))
-
-
-def vtrace(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
-    """Another policy has acted."""
-    config = A2CConfig(vtrace=True, max_gradient_norm=0.05, lr=0.01, **MEASURED)
-    model = Network().double()
-    learner = A2C(PolicyAgent(model), config, exchange_of(model, config))
-    g, own = torch.Generator().manual_seed(1), slice(rank * B // size, (rank + 1) * B // size)
-    batches = [
-        batch._replace(log_prob=(torch.rand(T, B, generator=g, dtype=torch.float64)).log()[:, own])
-        for batch in rollouts(rank, size)
-    ]
+    agent, seed = PolicyAgent(model), (rank,) if learner_type is PPO else ()
+    learner = learner_type(agent, config, exchange_of(model, config), *seed)
+    batches, g = rollouts(rank, size), torch.Generator().manual_seed(1)
+    if learner_type is PPO:
+        batches = [acted(agent, batch) for batch in batches]
+    if tells:
+        drawn = [torch.rand(T, B, generator=g, dtype=torch.float64).log() for _ in batches]
+        own = slice(rank * B // size, (rank + 1) * B // size)
+        batches = [x._replace(log_prob=y[:, own]) for x, y in zip(batches, drawn, strict=True)]
     return train(learner, batches)
 
 
-def ppo(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
-    # One minibatch an epoch: which steps a smaller one has depends on each learner's shuffling.
-    config = PPOConfig(
-        normalize_advantage=True,
-        max_gradient_norm=0.05,
-        minibatch_size=T * B,
-        clip_value=True,
-        **MEASURED,
-    )
-    model = Network().double()
-    agent = PolicyAgent(model)
-    learner = PPO(agent, config, exchange_of(model, config), seed=rank)
-    return train(learner, [acted(agent, batch) for batch in rollouts(rank, size)])
-
-
-def normalized_a2c(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
-    return normalized(A2C, A2CConfig(**NORMALIZED, lr=0.01), rank, size, exchange_of)
-
-
-def normalized_ppo(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
-    config = PPOConfig(**NORMALIZED, minibatch_size=T * B)
-    return normalized(PPO, config, rank, size, exchange_of)
-
-
-def normalized(
-    learner_type: Any,
-    config: A2CConfig | PPOConfig,
-    rank: int,
-    size: int,
-    exchange_of: Callable[..., Exchange],
-) -> Tensor:
+def normalized(learner_type: Any, config: Any, rank: int, size: int, exchange_of: Make) -> Tensor:
     """Parameters and moments at the end; the rollouts have means and deviations of their own."""
     model = Network().double()
     agent = PolicyAgent(model)
@@ -169,22 +137,7 @@ def normalized(
     return torch.cat((learner._exchange.parameters.parameter.detach(), *numbers))
 
 
-def dqn(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
-    return q_learning(rank, size, exchange_of, num_atoms=1, double=True, max_gradient_norm=0.05)
-
-
-def cat_dqn(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
-    return q_learning(rank, size, exchange_of, num_atoms=NUM_ATOMS, optimizer="adam", n_step=2)
-
-
-def recurrent_dqn(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
-    sequences = {"sequence_length": 2, "burn_in": 2}
-    return q_learning(rank, size, exchange_of, num_atoms=1, double=True, **sequences)
-
-
-def q_learning(
-    rank: int, size: int, exchange_of: Callable[..., Exchange], num_atoms: int, **options: object
-) -> Tensor:
+def q_learning(rank: int, size: int, exchange_of: Make, num_atoms: int, **options: Any) -> Tensor:
     length = options.get("sequence_length")
     config = DQNConfig(
         batch_size=16 if length is None else 32,
@@ -194,7 +147,7 @@ def q_learning(
         prioritized=True,
         num_atoms=num_atoms,
         **MEASURED,
-        **options,  # type: ignore[arg-type]
+        **options,
     )
     support = None if num_atoms == 1 else torch.linspace(-10, 10, num_atoms, dtype=torch.float64)
     agent: Any
@@ -240,7 +193,7 @@ def q_learning(
     return updated
 
 
-def pqn(rank: int, size: int, exchange_of: Callable[..., Exchange]) -> Tensor:
+def pqn(rank: int, size: int, exchange_of: Make) -> Tensor:
     config = PQNConfig(minibatch_size=T * B, epochs=4, max_gradient_norm=0.05, lr=0.01, **MEASURED)
     model = QNetwork(num_atoms=1).double()
     agent = QAgent(model, None, torch.tensor([0.5]))
@@ -260,18 +213,32 @@ def in_order(n: int, **_: Any) -> Tensor:
     return torch.arange(n)
 
 
-CASES = {
-    case.__name__: case
-    for case in (a2c, vtrace, ppo, normalized_a2c, normalized_ppo, dqn, cat_dqn, recurrent_dqn, pqn)
+CLIPPED: Any = {"normalize_advantage": True, "max_gradient_norm": 0.05, **MEASURED}
+# One minibatch an epoch: which steps a smaller one has depends on each learner's shuffling.
+WHOLE: Any = {"minibatch_size": T * B}
+SEQUENCES: Any = {"sequence_length": 2, "burn_in": 2}
+CASES: dict[str, Callable[..., Tensor]] = {
+    "a2c": partial(policy_gradient, A2C, A2CConfig(**CLIPPED, lr=0.01)),
+    "vtrace": partial(
+        policy_gradient,
+        A2C,
+        A2CConfig(vtrace=True, max_gradient_norm=0.05, lr=0.01, **MEASURED),
+        tells=True,
+    ),
+    "ppo": partial(policy_gradient, PPO, PPOConfig(**CLIPPED, **WHOLE, clip_value=True)),
+    "normalized_a2c": partial(normalized, A2C, A2CConfig(**NORMALIZED, lr=0.01)),
+    "normalized_ppo": partial(normalized, PPO, PPOConfig(**NORMALIZED, **WHOLE)),
+    "dqn": partial(q_learning, num_atoms=1, double=True, max_gradient_norm=0.05),
+    "cat_dqn": partial(q_learning, num_atoms=NUM_ATOMS, optimizer="adam", n_step=2),
+    "recurrent_dqn": partial(q_learning, num_atoms=1, double=True, **SEQUENCES),
+    "pqn": pqn,
 }
 
 
 def run(case: str, rank: int, size: int, group: Group | None = None) -> Tensor:
     """What `train` gives."""
 
-    def exchange_of(
-        model: nn.Module, config: A2CConfig | PPOConfig | PQNConfig | DQNConfig
-    ) -> Exchange:
+    def exchange_of(model: nn.Module, config: Any) -> Exchange:
         arguments = FlatParameters(model), config.rule, config.max_gradient_norm
         generator = torch.Generator().manual_seed(0)  # of this learner's own: there are threads
         for parameter in model.parameters():

@@ -1,4 +1,4 @@
-"""A task that needs memory: do at the end what was shown at the beginning."""
+"""Tasks that need memory: do at the end what was shown at first; find out which arm pays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 
-NUM_STEPS = 4
+Told = dict[str, Any]
 
 
 class Recall(gymnasium.Env[NDArray[np.float32], np.int64]):
@@ -21,28 +21,40 @@ class Recall(gymnasium.Env[NDArray[np.float32], np.int64]):
 
     observation_space = Box(0, 1, (3,), np.float32)
     action_space = Discrete(2)
+    num_steps = 4
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        self, *, seed: int | None = None, options: Told | None = None
+    ) -> tuple[NDArray[np.float32], Told]:
         super().reset(seed=seed)
-        self._sign, self._num_steps = int(self.np_random.integers(2)), 0
-        observation = self._observe()
-        observation[self._sign] = 1
+        self.right, self.t = int(self.np_random.integers(2)), 0
+        observation = self.observe()
+        observation[self.right] = 1
         return observation, {}
 
-    def step(
-        self, action: np.int64
-    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        self._num_steps += 1
-        is_last = self._num_steps == NUM_STEPS
-        reward = (1.0 if action == self._sign else -1.0) if is_last else 0.0
-        return self._observe(), reward, is_last, False, {}
+    def step(self, action: np.int64) -> tuple[NDArray[np.float32], float, bool, bool, Told]:
+        self.t += 1
+        is_last = self.t == self.num_steps
+        reward = 1.0 if action == self.right else -1.0
+        return self.observe(), reward if is_last else 0.0, is_last, False, {}
 
-    def _observe(self) -> NDArray[np.float32]:
-        left = 1 - self._num_steps / NUM_STEPS
-        return np.array([0, 0, left], np.float32)
+    def observe(self) -> NDArray[np.float32]:
+        return np.array([0, 0, 1 - self.t / self.num_steps], np.float32)
 
 
-def make() -> Recall:
-    return Recall()
+class Bandit(Recall):
+    """One arm pays 1 and the other costs 1, throughout an episode; observations show neither.
+
+    Whoever remembers what an action brought scores 5 on average, by the first try, and 0 without.
+    """
+
+    observation_space = Box(0, 1, (1,), np.float32)
+
+    def reset(self, **options: Any) -> tuple[NDArray[np.float32], Told]:
+        super().reset(**options)
+        return np.ones(1, np.float32), {}
+
+    def step(self, action: np.int64) -> tuple[NDArray[np.float32], float, bool, bool, Told]:
+        self.t += 1
+        reward = 1.0 if action == self.right else -1.0
+        return np.ones(1, np.float32), reward, self.t == 6, False, {}

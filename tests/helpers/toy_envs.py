@@ -129,8 +129,6 @@ class FaultyEnv(ToyEnv):
     def step(self, action: int, out: Any) -> StepResult:
         result = super().step(action, out)
         self.num_steps += 1
-        if self.fault == "slow":
-            time.sleep(0.02)
         if self.num_steps == self.at_step and self._is_first():
             if self.fault == "raise":
                 raise RuntimeError("the simulator broke")

@@ -1,7 +1,5 @@
 """Each algorithm learns what can be learned, and has to learn it."""
 
-from collections import deque
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,25 +8,18 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from learning_runs import Run
 
 from accel_rl.algos import (
     A2CConfig,
     DQNConfig,
     LearnerConfig,
-    NetworkSpec,
     PPOConfig,
     PQNConfig,
 )
-from accel_rl.algos.returns import discounted_returns
 from accel_rl.cli.parse import parse_arguments
-from accel_rl.envs import make_env_factory
-from accel_rl.ga3c.learner import GA3C, GA3CConfig, Samples
-from accel_rl.parallel import FlatParameters, Local
-from accel_rl.samplers import ActionServer, SamplerConfig, SerialSampler
+from accel_rl.samplers import SamplerConfig
 
-CPU = torch.device("cpu")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 Q_SAMPLER = SamplerConfig(num_envs=8, horizon=4)
@@ -61,15 +52,6 @@ CATCH: dict[str, tuple[LearnerConfig, SamplerConfig]] = {
         Q_SAMPLER,
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """On a busy machine threads that wait for each other make small networks many times slower."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def learn_catch(algorithm: str, seed: int) -> tuple[float, float]:
@@ -201,46 +183,3 @@ def test_cartpole_is_learned_with_the_options_of_the_example(algorithm: str) -> 
     assert run.mean_return(episodes=50) < 400
     # The task's own threshold.
     assert run.learn(config.total_steps, enough=475, episodes=50) >= 475
-
-
-def learn_from_old_samples(vtrace: bool, seed: int) -> float:
-    """Mean return of GA3C's last 12,500 steps of Catch; each batch was acted 120 updates ago."""
-    torch.manual_seed(seed)
-    config = GA3CConfig(
-        lr=2e-3,
-        loss_reduction="mean",
-        rmsprop_eps=1e-3,
-        rmsprop_initial=0.0,
-        vtrace=vtrace,
-    )
-    sampler = SerialSampler(make_env_factory("catch"), num_envs=2, horizon=5, seed=seed)
-    agent = config.make_agent(NetworkSpec("auto", sampler.env_spec, CPU))
-    learner = GA3C(agent, config, Local(FlatParameters(agent.model), config.rule, None))
-    server = ActionServer(agent, sampler, CPU)
-    sampler.start()
-    waiting: deque[Samples] = deque()
-    for iteration in range(5_000):
-        if iteration == 3_750:
-            sampler.take_episodes()
-        sampler.collect(server)
-        batch = server.finish()
-        with torch.no_grad():
-            output = agent.model(batch.observation.flatten(0, 1))
-        discount = config.gamma * (~batch.terminated).float()
-        return_ = discounted_returns(batch.reward, discount, output.value[-2:])
-        probability = output.logits[:-2].softmax(1).view(5, 2, -1)
-        chosen = probability.gather(2, batch.action.unsqueeze(2)).squeeze(2)
-        discount[-1] = 0
-        fields = (batch.observation[:-1], batch.action, return_, chosen, discount)
-        # [T, B] -> [B * T], one segment after the other
-        samples = Samples(*(x.transpose(0, 1).flatten(0, 1).clone() for x in fields), longest=5)
-        waiting.append(samples)
-        if len(waiting) > 120:
-            learner.update(waiting.popleft(), progress=0.0)
-    return float(np.mean([episode.episode_return for episode in sampler.take_episodes()]))
-
-
-@pytest.mark.nightly
-def test_vtrace_makes_ga3c_learn_from_old_samples() -> None:
-    assert any(learn_from_old_samples(True, seed) >= 0.5 for seed in range(4))
-    assert all(learn_from_old_samples(False, seed) <= 0.4 for seed in range(2))

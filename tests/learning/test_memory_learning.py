@@ -1,14 +1,11 @@
 """Tasks that nobody can solve who remembers nothing, with a memory and without."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import bandit_env
 import pytest
-import recall_env
-import torch
 from learning_runs import Run
+from recall_env import Bandit, Recall
 
 from accel_rl.algos import DQNConfig, PPOConfig
 from accel_rl.samplers import SamplerConfig
@@ -56,14 +53,6 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.mark.parametrize(
     ("algorithm", "network", "is_learned"),
     [
@@ -78,7 +67,7 @@ def one_thread() -> Iterator[None]:
 def test_sign_shown_at_first_is_recalled_by_a_memory_alone(
     algorithm: str, network: dict[str, Any], is_learned: bool
 ) -> None:
-    run = Run(recall_env.make, SETTINGS[algorithm], seed=0, **network)
+    run = Run(Recall, SETTINGS[algorithm], seed=0, **network)
     assert run.mean_return(episodes=200) < 0.5
     score = run.learn(10_000, enough=0.9, episodes=200)
     assert score >= 0.9 if is_learned else score < 0.5
@@ -100,7 +89,7 @@ TOLD = {"memory": "gru", "previous_action_reward": True}
 def test_arm_that_pays_is_found_by_who_is_told_what_actions_brought(
     algorithm: str, network: dict[str, Any], is_learned: bool
 ) -> None:
-    run = Run(bandit_env.make, SETTINGS[algorithm], seed=0, **network)
+    run = Run(Bandit, SETTINGS[algorithm], seed=0, **network)
     assert run.mean_return(episodes=200) < 4  # one that knows nothing may stay with what it began
     score = run.learn(8_000, enough=4.1, episodes=200)
     assert score >= 4.1 if is_learned else score < 2

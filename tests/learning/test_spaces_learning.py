@@ -17,13 +17,9 @@ SWING = (
     *(*COMMON, "env=control_envs:Swing", "num_envs=8", "horizon=128", "gamma=0.9", "epochs=10"),
     *("normalize_observation=true", "normalize_reward=true", "entropy_coefficient=0", "lr=2e-3"),
 )
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 AIM = (*COMMON, "env=control_envs:Aim", "num_envs=16", "horizon=16", "entropy_coefficient=0")
-
-
-@pytest.fixture(autouse=True)
-def one_torch_thread(monkeypatch) -> None:
-    """Threads of torch spin while they wait, which other processes of a test machine pay for."""
-    monkeypatch.setattr("accel_rl.training.torch_setup.available_cpus", lambda: [0])
 
 
 def scores(folder: Path, options: tuple[str, ...], num_steps: int, played: int) -> list[float]:

@@ -69,15 +69,10 @@ def collect_toy_rollout(
     return sampler, agent, batch
 
 
-def test_agent_reads_the_samplers_own_memory() -> None:
-    sampler, agent, _ = collect_toy_rollout()
-    assert len(agent.given) == 6
+def test_agent_and_learner_read_the_samplers_own_memory() -> None:
+    sampler, agent, batch = collect_toy_rollout()
     for t, observation in enumerate(agent.given):
         assert np.shares_memory(observation.numpy(), sampler.rollout.observation[t])
-
-
-def test_finished_rollout_is_the_samplers_own_memory() -> None:
-    sampler, _, batch = collect_toy_rollout()
     for name in ("observation", "action", "reward", "terminated", "truncated", "valid"):
         array: NDArray[np.generic] = getattr(sampler.rollout, name)
         tensor = getattr(batch, name).numpy()
@@ -109,17 +104,6 @@ def test_final_observations_are_those_of_truncated_episodes() -> None:
         assert (identity, episode, t - 1) == tuple(last)
 
 
-def test_rollout_without_truncation_has_no_final_observations() -> None:
-    config = SamplerConfig(num_envs=4, horizon=12)
-    agent = PolicyAgent(make_model("mlp", Leaf((10, 5), np.dtype(np.float32)), 3))
-    with SerialSampler(make_env_factory("catch"), config=config) as sampler:
-        server = ActionServer(agent, sampler, CPU)
-        sampler.collect(server)
-        batch = server.finish()
-    assert batch.terminated.any()
-    assert batch.final_observation.shape == (0, 10, 5)
-
-
 def test_server_acts_with_the_parameters_of_the_moment() -> None:
     config, model = SamplerConfig(num_envs=4, horizon=5), TabularModel()
     with SerialSampler(make_env_factory("catch"), config=config) as sampler:
@@ -128,19 +112,6 @@ def test_server_acts_with_the_parameters_of_the_moment() -> None:
             with torch.no_grad():
                 model.logits.fill_(-1000.0)[:, action] = 0.0
             assert (sampler.collect(server).action == action).all()
-
-
-@PROCESSES
-def test_parallel_sampler_with_server_gives_the_serial_rollouts() -> None:
-    config = SamplerConfig(num_envs=4, horizon=6, num_groups=2, num_workers=1)
-    rollouts = []
-    for kind in (SerialSampler, ParallelSampler):
-        with kind(make_env_factory("catch"), config=config, seed=5) as sampler:
-            server = ActionServer(PolicyAgent(TabularModel()), sampler, CPU)
-            for _ in range(3):
-                sampler.collect(server)
-            rollouts.append(server.finish().map(torch.clone)[:9])
-    assert all(torch.equal(a, b) for a, b in zip(*rollouts, strict=True))
 
 
 @pytest.fixture

@@ -85,12 +85,3 @@ def test_workers_of_a_host_without_standard_output_write_into_nothing_else(tmp_p
         "            assert observation.max() <= 1, observation\n"
     )
     assert start_without(">&- 2>&-", tmp_path, "-c", code).returncode == 0
-
-
-@pytest.mark.nightly
-@PROCESSES
-def test_learners_without_standard_descriptors_meet(tmp_path) -> None:
-    options = ["env=catch", "learners=2", "gpus=0", "num_workers=0", "total_steps=2000"]
-    done = start_without("<&- >&- 2>&-", tmp_path, "-m", "accel_rl", *options, "run_dir=run")
-    assert done.returncode == 0
-    assert "finished" in (tmp_path / "run" / "train.log").read_text()

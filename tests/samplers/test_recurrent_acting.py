@@ -93,21 +93,6 @@ def test_actions_and_states_are_the_same_however_environments_are_grouped(
         torch.testing.assert_close(one.recurrent_state, other.recurrent_state)
 
 
-def test_memory_matters_to_the_actions() -> None:
-    """With a state that is lost between rollouts there are others; so tests of it can fail."""
-    sampler = SerialSampler(ToyEnv, config=config(horizon=1), seed=3)
-    expected = [batch.action.clone() for batch in collect(sampler, 30)]
-    sampler = SerialSampler(ToyEnv, config=config(horizon=1), seed=3)
-    server = ActionServer(make_agent(), sampler, CPU)
-    found = []
-    with sampler:
-        for _ in range(30):
-            sampler.collect(server)
-            found.append(server.finish().action.clone())
-            server.set_state(torch.zeros(B, make_agent().model.state_size))
-    assert not torch.equal(torch.stack(found), torch.stack(expected))
-
-
 @pytest.mark.parametrize("keeps", [False, True])
 def test_server_goes_on_from_a_state_and_keeps_a_rollout_if_asked(keeps: bool) -> None:
     expected = collect(SerialSampler(ToyEnv, config=config(), seed=4))

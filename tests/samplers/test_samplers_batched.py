@@ -83,51 +83,36 @@ def test_rollouts_of_a_batch_equal_those_of_a_loop(kind, single, batch, options)
 
 @KINDS
 def test_batch_that_resets_in_the_next_step_leaves_that_step_out(kind):
-    games = (".l.t", ".c", "b", ".....c", "...t")
-    options = SamplerConfig(num_envs=3, horizon=9, num_groups=1, num_workers=1)
-    is_first = []
+    """Its other steps are those of a loop, and their order is the same."""
+    games = partial(ScriptedEnv, ".l.t", ".c", "b", ".....c", "...t")
+    options = SamplerConfig(num_envs=3, horizon=36, num_groups=1, num_workers=1)
+    steps = []
 
     def noting(step: PolicyInput) -> Any:
-        is_first.append(step.is_first.copy())
-        return policy(step)
+        steps.append(step.is_first.copy())
+        return np.zeros(len(step.noise), np.int64)
 
-    with kind(batch_of(partial(ScriptedEnv, *games), "next_step"), config=options) as sampler:
-        rollouts = [sampler.collect(noting).copy() for _ in range(4)]
-        episodes = sampler.take_episodes()
-    observation = np.concatenate([each.observation[:-1] for each in rollouts])
-    valid, ended, terminated, truncated, reward = (
-        np.concatenate([getattr(each, name) for each in rollouts])
-        for name in ("valid", "episode_ended", "terminated", "truncated", "reward")
-    )
-    for b in range(3):
-        letters = "".join(games * 2)
-        place = game = t_of_game = 0
-        starts_game, last = True, (0, 0)
-        for t in range(36):
-            if t and ended[t - 1, b]:  # this step resets; its observation is the final one
-                assert not valid[t, b] and not reward[t, b]
-                assert not (ended[t, b] or terminated[t, b] or truncated[t, b])
-                assert is_first[t][b]
-                assert tuple(observation[t, b]) == (game + 1, *last)
-                game, starts_game = game + 1, True
-                continue
-            assert valid[t, b]
-            if starts_game:
-                assert tuple(observation[t, b]) == (game + 1, 0, 0) and is_first[t][b]
-                starts_game, t_of_game, life = False, 0, 0
-            letter = letters[place]
-            place, t_of_game = place + 1, t_of_game + 1
-            if letter == "l":
-                life, t_of_game = life + 1, 0
-            last = (life, t_of_game)
-            assert terminated[t, b] == (letter in "ltb") and truncated[t, b] == (letter in "cb")
-            assert ended[t, b] == (letter in "tcb")
-    for rollout in rollouts:
-        for t, b in np.argwhere(rollout.truncated & ~rollout.terminated):
-            (slot,) = np.flatnonzero(rollout.final_step[:, b] == t)
-            final = rollout.final_observation[slot, b]
-            assert np.array_equal(final, rollout.observation[t + 1, b])
-    assert [each.episode_length for each in episodes if each.env_index == 0][:5] == [4, 2, 1, 6, 4]
+    with (
+        SerialSampler(games, config=options) as loop,
+        kind(batch_of(games, "next_step"), config=options) as other,
+    ):
+        expected, found = loop.collect(noting), other.collect(noting)
+        is_first, found_first = np.split(np.stack(steps), 2)
+        for b in range(3):
+            taken = found.valid[:, b]
+            assert taken.tolist() == [True, *~found.episode_ended[:-1, b]]
+            for name in ("observation", "reward", "terminated", "truncated", "episode_ended"):
+                one, both = getattr(expected, name)[: taken.sum(), b], getattr(found, name)[:36, b]
+                assert np.array_equal(one, both[taken])
+                assert name == "observation" or not both[~taken].any()
+            assert not (is_first[: taken.sum(), b] & ~found_first[taken, b]).any()
+            assert found_first[~taken, b].all()
+        for t, b in np.argwhere(found.truncated & ~found.terminated):
+            (slot,) = np.flatnonzero(found.final_step[:, b] == t)
+            final = found.final_observation[slot, b]
+            assert np.array_equal(final, found.observation[t + 1, b])
+        lengths = [each.episode_length for each in other.take_episodes() if each.env_index == 0]
+        assert lengths[:5] == [4, 2, 1, 6, 4]
 
 
 @PROCESSES
@@ -218,17 +203,6 @@ def reset_some(autoreset: str, mode: str, **options: Any) -> None:
 def test_what_a_batch_cannot_do_is_refused(use, tokens):
     with pytest.raises(ValueError, match=tokens):
         use()
-
-
-@pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
-def test_random_first_steps_of_a_batch_that_resets_itself_repeat(autoreset):
-    options = config(decorrelation_steps=11)
-    rollouts = []
-    for _ in range(2):
-        with SerialSampler(batch_of(Walk, autoreset), config=options, seed=7) as sampler:
-            rollouts.append(sampler.collect(policy).copy())
-    assert_same_rollouts(*rollouts)
-    assert rollouts[0].observation[0, :, 1].any()  # steps were taken
 
 
 def end(results: Any, *, truncated: bool) -> None:

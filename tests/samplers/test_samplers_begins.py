@@ -1,10 +1,7 @@
 """Samplers tell policies which observations are the first of their episodes."""
 
-import os
-import signal
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -137,32 +134,6 @@ def test_environments_of_a_worker_lost_between_rollouts_begin_anew(reset_policy:
         sampler.get_state()
         assert told_by_row(sampler)[0].all()
         assert not told_by_row(sampler)[0].all()
-
-
-class DiesInReset(ScriptedEnv):
-    """Takes its process with it at its second game, once: then there is a file ``marker``."""
-
-    def __init__(self, marker: Path) -> None:
-        super().__init__("...t", "." * 99)
-        self.marker = marker
-
-    def reset(self, out: Any) -> None:
-        if self.game == 1 and not self.marker.exists():
-            self.marker.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        super().reset(out)
-
-
-@pytest.mark.slow
-@PROCESSES
-def test_environments_of_a_worker_lost_in_a_reset_that_was_waited_for_begin_anew(tmp_path) -> None:
-    options = {"reset_policy": "wait", "decorrelation_steps": 0}
-    with make_sampler(partial(DiesInReset, tmp_path / "marker"), **options) as sampler:
-        told_by_row(sampler)
-        assert told_by_row(sampler)[0].all()
-        assert (tmp_path / "marker").exists()
-        assert told_by_row(sampler)[0].all()  # after the first games of their successors
-        assert not told_by_row(sampler)[0].any()
 
 
 @PROCESSES

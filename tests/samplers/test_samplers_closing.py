@@ -175,25 +175,6 @@ def test_serial_sampler_that_cannot_start_closes_its_environments():
         sampler.collect(zeros)
 
 
-def test_close_within_close_leaves_files_opened_since_alone(monkeypatch, tmp_path):
-    """As by a signal handler that closes and then opens files of its own."""
-    sampler = start()
-    process = next(iter(sampler._pool._workers.processes.values()))
-    wait, files = process._process.wait, []
-
-    def handled_wait(timeout: float | None = None) -> int:
-        sampler.close()
-        files.extend((tmp_path / str(i)).open("w") for i in range(30 - len(files)))
-        return wait(timeout)
-
-    monkeypatch.setattr(process._process, "wait", handled_wait)
-    sampler.close()
-    assert not worker_pids() and len(files) == 30
-    for file in files:
-        file.write("whole")
-        file.close()
-
-
 @pytest.mark.slow
 def test_close_from_another_thread_ends_a_rollout(tmp_path):
     config, marker = replace(ONE, on_worker_failure="restart"), tmp_path / "sleeps"
@@ -324,19 +305,3 @@ def test_start_that_ends_with_its_second_worker_leaves_nothing(act, error, messa
     assert not worker_pids()
     samplers.clear()
     assert num_descriptors() == before
-
-
-def test_handler_may_wait_for_a_thread_that_closes_while_a_worker_is_forgotten(monkeypatch):
-    sampler = start(CONFIG)
-    workers = sampler._pool._workers
-    first = workers.processes[0]
-    end, ends = first.end, iter([True])
-
-    def handled() -> None:
-        for _ in ends:  # in the first call
-            join_closing_thread(sampler)
-        end()
-
-    monkeypatch.setattr(first, "end", handled)
-    workers.forget(0)
-    assert not worker_pids()

@@ -1,14 +1,13 @@
 """Statistics of episodes: how long those that nobody takes are kept."""
 
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
 
 from accel_rl.envs.base import EnvSpec
 from accel_rl.rollout import Rollout
-from accel_rl.samplers import SamplerConfig, SerialSampler
+from accel_rl.samplers import SamplerConfig
 from accel_rl.samplers.block import environment_seed
 from accel_rl.samplers.boundary import EpisodeTracker
 from accel_rl.spaces import Leaf, discrete
@@ -74,31 +73,3 @@ def test_all_episodes_of_one_rollout_can_be_taken() -> None:
     for _ in range(2):
         tracker.update(rollout_of_ends(num_envs))
         assert len(tracker.take()) == num_envs * T
-
-
-class PlainTuples:
-    """Returns plain tuples, which have no names; episodes of five steps."""
-
-    spec = SPEC
-
-    def seed(self, seed: np.random.SeedSequence) -> None:
-        pass
-
-    def reset(self, out: Any) -> None:
-        self.t = 0
-
-    def step(self, action: int, out: Any) -> Any:
-        self.t += 1
-        return (1.0, 1.0, self.t == 5, False, self.t == 5, ())
-
-    def close(self) -> None:
-        pass
-
-
-def test_plain_tuples_do_for_results_with_random_first_steps_too() -> None:
-    config = SamplerConfig(num_envs=4, horizon=5, decorrelation_steps=20)
-    with SerialSampler(PlainTuples, config=config, seed=1) as sampler:
-        rollout = sampler.collect(lambda step: np.zeros(len(step.observation), np.int64))
-    # Each environment is somewhere in a game of five steps, and ends it within the rollout.
-    assert rollout.episode_ended.sum(axis=0).tolist() == [1] * 4
-    assert len(set(rollout.episode_ended.argmax(axis=0).tolist())) > 1

@@ -1,23 +1,21 @@
 """The parallel sampler gives exactly the rollouts of the serial one, and these are right."""
 
 import dataclasses
-from functools import partial
 
 import numpy as np
 import pytest
 from sampler_cases import assert_same_rollouts
 from telling_envs import KEYS, TellingEnv
-from tiers import processes, slow
-from toy_envs import ScriptedEnv, ToyEnv
+from tiers import slow
+from toy_envs import ToyEnv
 
-from accel_rl.envs import EnvSpec, make_env_factory
+from accel_rl.envs import make_env_factory
 from accel_rl.samplers import ParallelSampler, PolicyInput, SamplerConfig, SerialSampler
-from accel_rl.spaces import Leaf, discrete
+from accel_rl.spaces import discrete
 
 T, B = 7, 12
 TELLING = make_env_factory(TellingEnv, info_keys=KEYS)
 PROCESSES = pytest.mark.processes
-KINDS = pytest.mark.parametrize("kind", [SerialSampler, processes(ParallelSampler)])
 
 
 def tabular_policy(step: PolicyInput) -> np.ndarray:
@@ -84,26 +82,6 @@ def test_spec_that_cannot_be_is_one_error(kind, field, value):
         kind(factory, config=config())
 
 
-@pytest.mark.parametrize(
-    "kind, reset_policy",
-    [(SerialSampler, "immediate"), (SerialSampler, "wait"), processes(ParallelSampler, "wait")],
-)
-def test_observations_that_a_policy_keeps_are_those_of_the_rollout(kind, reset_policy):
-    kept = []
-
-    def keeping_policy(step: PolicyInput) -> np.ndarray:
-        kept.append(step)
-        return tabular_policy(step)
-
-    with kind(ToyEnv, config=config(reset_policy, groups=2, num_workers=1), seed=3) as sampler:
-        for _ in range(3):
-            kept.clear()
-            rollout = sampler.collect(keeping_policy)
-            for step in kept:
-                expected = rollout.observation[step.t, step.env_slice]
-                assert np.array_equal(step.observation, expected)
-
-
 def test_copy_holds_the_final_observations_that_there_are_and_no_others():
     with SerialSampler(ToyEnv, config=config(), seed=3) as sampler:
         for _ in range(3):
@@ -147,19 +125,6 @@ def test_serial_rollout_is_what_the_toy_environment_says(reset_policy):
                 assert (rollout.final_step[:, b] >= 0).sum() == rollout.truncated[:, b].sum()
 
 
-@KINDS
-def test_all_final_observations_of_a_rollout_are_kept_by_default(kind):
-    options = SamplerConfig(num_envs=4, horizon=16, num_workers=1)
-    with kind(partial(ScriptedEnv, "c", "c", "..c"), config=options) as sampler:
-        for _ in range(2):
-            rollout = sampler.collect(lambda step: np.zeros(len(step.noise), int))
-            slots, b = np.nonzero(rollout.final_step >= 0)
-            t = rollout.final_step[slots, b]
-            assert len(t) == rollout.truncated.sum() > 30 and rollout.truncated[t, b].all()
-            expected = rollout.observation[t, b] + (0, 0, 1)
-            assert np.array_equal(rollout.final_observation[slots, b], expected)
-
-
 def test_episodes_equal_those_added_up_by_hand():
     with SerialSampler(ToyEnv, config=config(), seed=5) as sampler:
         reported, expected, sums = [], [], np.zeros((B, 3))
@@ -176,30 +141,6 @@ def test_episodes_equal_those_added_up_by_hand():
     assert [tuple(episode) for episode in reported] == expected
 
 
-def test_first_episode_is_not_reported_when_decorrelated():
-    def episodes(decorrelation_steps):
-        options = config(decorrelation_steps=decorrelation_steps)
-        with SerialSampler(ToyEnv, config=options, seed=5) as sampler:
-            for _ in range(3):
-                sampler.collect(tabular_policy)
-            return sampler.take_episodes()
-
-    # A partial episode would start later than step 1, and so have a larger return than a whole one.
-    for episode in episodes(4):
-        least = 10 * (episode.episode_length * (episode.episode_length + 1) // 2)
-        assert least <= episode.episode_return <= least + 3 * episode.episode_length
-
-
-def test_same_seed_gives_the_same_rollouts_and_another_seed_others():
-    def run(seed):
-        with SerialSampler(ToyEnv, config=config(decorrelation_steps=9), seed=seed) as sampler:
-            return [sampler.collect(tabular_policy).copy() for _ in range(3)]
-
-    for one, other in zip(run(1), run(1), strict=True):
-        assert_same_rollouts(one, other)
-    assert not np.array_equal(run(1)[0].observation, run(2)[0].observation)
-
-
 def test_noise_does_not_repeat_between_rollouts_or_environments():
     seen = []
 
@@ -211,21 +152,6 @@ def test_noise_does_not_repeat_between_rollouts_or_environments():
         for _ in range(4):
             sampler.collect(policy)
     assert len(np.unique(np.concatenate(seen))) == 4 * T * B
-
-
-class FloatEnv(ToyEnv):
-    """Its spec has a type where there should be a dtype, and a list for a shape."""
-
-    spec = EnvSpec(name="toy", observation=Leaf([3], np.float32), action=discrete(np.int64(4)))
-
-
-@KINDS
-def test_spec_may_name_a_type(kind):
-    expected = Leaf((3,), np.dtype(np.float32))
-    assert FloatEnv.spec == dataclasses.replace(ToyEnv.spec, observation=expected)
-    with kind(FloatEnv, config=config(num_workers=1)) as sampler:
-        rollout = sampler.collect(lambda step: np.zeros(len(step.noise), int))
-        assert rollout.observation.dtype == np.float32
 
 
 @PROCESSES

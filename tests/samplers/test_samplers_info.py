@@ -5,7 +5,6 @@ import signal
 from functools import partial
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from queued_play import make_sampler, serve_until
@@ -14,9 +13,8 @@ from telling_envs import KEYS, SteppingEnv, TellingEnv, told
 from tiers import PROCESSES
 
 from accel_rl.envs import make_env_factory
-from accel_rl.ga3c.sampler import Prediction
 from accel_rl.rollout import Rollout
-from accel_rl.samplers import Episode, ParallelSampler, PolicyInput, SamplerConfig, SerialSampler
+from accel_rl.samplers import ParallelSampler, PolicyInput, SamplerConfig, SerialSampler
 
 T, B = 7, 6
 TELLING = make_env_factory(TellingEnv, info_keys=KEYS)
@@ -24,11 +22,6 @@ TELLING = make_env_factory(TellingEnv, info_keys=KEYS)
 
 def policy(step: PolicyInput) -> np.ndarray:
     return (step.noise * 4).astype(np.int64)
-
-
-def predict(observation: np.ndarray, noise: np.ndarray) -> Prediction:
-    zeros = np.zeros(len(observation), np.float32)
-    return Prediction(np.zeros(len(noise), np.int64), zeros, version=0)
 
 
 def config(reset_policy: str = "immediate", **options: Any) -> SamplerConfig:
@@ -89,31 +82,6 @@ def test_queued_sampler_tells_what_the_last_step_of_an_episode_told() -> None:
         assert episode.info.get("even", length) == length
 
 
-class CartPole(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Tells how far the cart is, as Gymnasium's environments do."""
-
-    def __init__(self) -> None:
-        super().__init__(gymnasium.make("CartPole-v1", max_episode_steps=7))
-
-    def step(self, action: Any) -> Any:
-        observation, *result, info = super().step(action)
-        return observation, *result, {**info, "distance": abs(observation[0])}
-
-
-def test_info_tells_of_the_observation_behind_the_step() -> None:
-    factory = make_env_factory(CartPole, info_keys=["distance"])
-    with SerialSampler(factory, config=config(), seed=3) as sampler:
-        for _ in range(6):
-            rollout = sampler.collect(zeros)
-            following = np.abs(rollout.observation[1:, :, 0])
-            slots, columns = np.nonzero(rollout.final_step >= 0)
-            final = rollout.final_observation[slots, columns, 0]
-            following[rollout.final_step[slots, columns], columns] = np.abs(final)
-            kept = ~rollout.terminated  # whose last observation is not kept
-            assert kept.any()
-            np.testing.assert_array_equal(rollout.info[kept, 0], following[kept])
-
-
 @PROCESSES
 def test_environment_of_ones_own_names_its_numbers_in_its_spec() -> None:
     with ParallelSampler(SteppingEnv, config=config(num_workers=1)) as sampler:
@@ -155,12 +123,6 @@ class Dying(SteppingEnv):
         return result._replace(info=(self.t, action))
 
 
-def check_lost(episodes: list[Episode]) -> None:
-    lost = [episode for episode in episodes if episode.is_lost]
-    assert lost and all(episode.info == {} for episode in lost)  # it had taken no last step
-    assert all(episode.info["step"] == 4 for episode in episodes if not episode.is_lost)
-
-
 @pytest.mark.slow
 @PROCESSES
 def test_step_of_a_lost_worker_tells_nothing(tmp_path: Any) -> None:
@@ -171,18 +133,10 @@ def test_step_of_a_lost_worker_tells_nothing(tmp_path: Any) -> None:
         assert sampler.generation == 1
         assert not rollout.valid[6].any()
         assert np.isnan(rollout.info[6]).all() and not np.isnan(rollout.info[:6]).any()
-        check_lost(sampler.take_episodes())
-
-
-@pytest.mark.slow
-@PROCESSES
-def test_step_of_a_lost_agent_tells_nothing(tmp_path: Any) -> None:
-    factory = partial(Dying, str(tmp_path / "marker"))
-    with make_sampler(factory, 1, 2, on_worker_failure="restart") as sampler:
-        while sampler.steps < 60:
-            sampler.serve(predict)
-        assert sampler.generation == 1
-        check_lost(sampler.take_episodes())
+        episodes = sampler.take_episodes()
+    lost = [episode for episode in episodes if episode.is_lost]
+    assert lost and all(episode.info == {} for episode in lost)  # it had taken no last step
+    assert all(episode.info["step"] == 4 for episode in episodes if not episode.is_lost)
 
 
 class Tells(TellingEnv):

@@ -140,29 +140,6 @@ def test_sampler_goes_on_after_ctrl_c_within_a_step_or_says_that_it_is_closed(ki
         assert psutil.Process().children() == before
 
 
-@KINDS
-def test_a_step_that_was_sent_when_ctrl_c_came_is_not_forgotten(kind, monkeypatch) -> None:
-    with make(kind) as sampler:
-        send, sent = sampler._pool.send, []
-
-        def interrupted(*arguments: Any) -> None:
-            send(*arguments)
-            sent.append(arguments)
-            if len(sent) == 3:
-                raise KeyboardInterrupt
-
-        monkeypatch.setattr(sampler._pool, "send", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            sampler.collect(zeros)
-        rollout = sampler.collect(zeros)
-        steps = np.zeros(B, int)
-        for (group,), _ in sent[:3]:
-            steps[sampler._pool.columns[group]] += 1
-    with SerialSampler(ToyEnv, num_envs=B, horizon=2 * T, seed=3) as serial:
-        expected = serial.collect(zeros).observation
-    assert np.array_equal(rollout.observation[0], expected[steps, np.arange(B)])
-
-
 # ---- more than actions ---------------------------------------------------------------------------
 
 

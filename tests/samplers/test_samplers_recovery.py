@@ -32,7 +32,6 @@ from accel_rl.samplers import (
     WorkerError,
     WorkerPool,
 )
-from accel_rl.samplers.block import Carry
 from accel_rl.samplers.boundary import Boundary, EpisodeTracker
 from accel_rl.samplers.layout import assign_columns
 from accel_rl.samplers.orders import Orders
@@ -195,27 +194,6 @@ def test_ctrl_c_that_cuts_even_the_closing_short_leaves_a_sampler_that_says_so(m
         with pytest.raises(SamplerError, match=r"closed by an error .*KeyboardInterrupt|not runn"):
             use()
         assert not psutil.Process().children()
-
-
-def test_row_zero_is_the_same_when_it_is_begun_again() -> None:
-    config = SamplerConfig(num_envs=B, horizon=T)
-    with SerialSampler(GAMES, config=config) as sampler:
-        rollout = sampler.rollout
-        carry = Carry(np.full_like(rollout.observation[0], 7), np.zeros(B, np.bool_))
-        boundary = Boundary(rollout, carry, EpisodeTracker(B, False), seed=0)
-        boundary._is_first[:] = False
-        for moment in range(8):
-            rollout.observation[:] = 0
-            carry.is_fresh[1] = True
-            try:
-                with interrupted(codes(Boundary.begin_row_zero), moment):
-                    boundary.begin_row_zero(slice(0, 2))
-            except KeyboardInterrupt:
-                pass
-            for _ in range(2):
-                assert boundary.is_first(slice(0, 2)).tolist() == [False, True]
-                boundary.begin_row_zero(slice(0, 2))
-                assert rollout.observation[0, :2].tolist() == [[0] * 3, [7] * 3]
 
 
 # ---- workers that are lost -----------------------------------------------------------------------
@@ -407,23 +385,6 @@ def test_group_that_is_being_sent_is_not_taken_for_done(make_pool, monkeypatch) 
     assert found == [[]] * T
 
 
-def test_worker_that_is_done_before_send_returns_is_noted_at_once(make_pool, monkeypatch) -> None:
-    pool = make_pool(ToyEnv, num_groups=2)
-    release, looks = pool._orders.release, []
-
-    def release_and_wait(group: int, *order: int) -> None:
-        release(group, *order)
-        while pool._orders.owes(0, group):
-            time.sleep(0.001)
-        pool._poll(0.01)  # as in another thread
-
-    monkeypatch.setattr(pool._orders, "release", release_and_wait)
-    monkeypatch.setattr(pool, "_look", lambda: looks.append(None))
-    pool.send((1,), (0,))
-    assert pool.recv((1,), timeout=10) == [1]
-    assert pool.arrays.rollout.valid[0, 2:].all()
-
-
 def test_time_is_counted_as_it_should_be(make_pool, monkeypatch) -> None:
     pool = make_pool(ToyEnv, num_groups=1, on_worker_failure="raise")
     now = [time.monotonic()]
@@ -446,22 +407,6 @@ def test_time_is_counted_as_it_should_be(make_pool, monkeypatch) -> None:
         assert pool.recv(timeout=2.0) == []
         with pytest.raises(WorkerError, match="step_timeout_seconds=60"):
             pool.recv(timeout=100.0)
-
-
-@pytest.mark.timeout(60)
-def test_close_by_a_handler_and_by_a_thread_it_waits_for_ends(make_pool) -> None:
-    """The handler comes while this thread starts a worker, and has what the other one waits for."""
-    pool = make_pool(ToyEnv, num_groups=1)
-    thread = threading.Thread(target=pool.close)
-    with pool._workers._closing:
-        thread.start()
-        while pool.sending.acquire(blocking=False):
-            pool.sending.release()
-            time.sleep(0.001)
-        pool.close(0.1)
-        assert pool.is_closed
-    thread.join()
-    assert not psutil.Process().children()
 
 
 def test_vector_env_that_ctrl_c_hits_in_send_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,7 @@
 
 import functools
 import mmap
-import os
-import signal
-from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +10,7 @@ import pytest
 from batches import LoopBatch
 from sampler_cases import assert_same_rollouts
 from space_envs import PAIRS, MaskedEnv, SpaceEnv
-from tiers import PROCESSES, SLOW, processes, slow, slow_processes
+from tiers import PROCESSES, processes, slow, slow_processes
 
 from accel_rl.envs import Batched, EnvError, EnvSpec, StepResult, make_env_factory
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
@@ -115,33 +111,6 @@ def test_rollout_is_what_was_played(name: str) -> None:
                 (slot,) = np.flatnonzero(rollout.final_step[:, 0] == t)
                 assert rollout.final_observation[slot, 0].tobytes() == out.tobytes()
             played.reset(out)
-
-
-@SLOW
-@PROCESSES
-@pytest.mark.parametrize("name", ["box", "dict"])
-def test_replaced_worker_leaves_arrays_of_any_space_right(name: str, tmp_path: Any) -> None:
-    factory = make_env_factory(partial(DyingEnv, name, str(tmp_path / "died")))
-    options = config(on_worker_failure="restart", decorrelation_steps=0)
-    policy = partial(random_policy, spec_of(name).action)
-    with ParallelSampler(factory, config=options, seed=3) as sampler:
-        for _ in range(4):
-            rollout = sampler.collect(policy)
-            assert (rollout.valid | (rollout.reward == 0)).all()
-        assert sampler.generation == 1
-
-
-class DyingEnv(SpaceEnv):
-    def __init__(self, name: str, marker: str) -> None:
-        super().__init__(name)
-        self.marker = Path(marker)
-
-    def step(self, action: Any) -> Any:
-        if self.t == 3:
-            with suppress(FileExistsError):  # of another worker, which dies
-                self.marker.touch(exist_ok=False)
-                os.kill(os.getpid(), signal.SIGKILL)
-        return super().step(action)
 
 
 # ---- masks ---------------------------------------------------------------------------------------

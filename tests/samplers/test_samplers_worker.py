@@ -1,7 +1,6 @@
 """What a worker process leaves alone: signals, what its environments start, odd search paths."""
 
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -9,7 +8,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,8 +26,6 @@ from accel_rl.samplers import (
     WorkerError,
     worker,
 )
-from accel_rl.system import processes
-from accel_rl.vector import VectorEnv
 
 pytestmark = PROCESSES
 
@@ -42,11 +39,6 @@ def test_worker_takes_its_place_on_its_cores(monkeypatch) -> None:
     setup: Any = SimpleNamespace(cpus=(3, 5), niceness=5)
     worker._take_place(setup)
     assert taken == [(0, (3, 5)), 5]
-
-
-def test_module_can_be_imported_where_there_are_no_forks(monkeypatch) -> None:
-    monkeypatch.delattr(os, "register_at_fork")
-    runpy.run_path(processes.__file__)
 
 
 @pytest.mark.parametrize("start", [start_program, slow(start_fork)])
@@ -237,28 +229,6 @@ def test_workers_that_look_for_orders_take_the_same_steps_and_need_no_signals(
             monkeypatch.undo()
 
 
-class CountedFactory:
-    num_pickles = 0
-
-    def __call__(self) -> ToyEnv:
-        return ToyEnv()
-
-    def __reduce__(self) -> Any:
-        type(self).num_pickles += 1
-        return CountedFactory, ()
-
-
-@SLOW
-def test_factory_is_pickled_once_for_all_workers_and_their_replacements() -> None:
-    config = SamplerConfig(num_envs=4, num_workers=2, on_worker_failure="restart")
-    with ParallelSampler(CountedFactory(), config=config) as sampler:
-        sampler.collect(zeros)
-        os.kill(sampler._pool._workers.processes[1].pid, signal.SIGKILL)
-        sampler.collect(zeros)
-        assert sampler.generation == 1
-    assert CountedFactory.num_pickles == 1
-
-
 class PathEnv(ToyEnv):
     """Its raw reward is how long PYTHONPATH is; nothing: there is none. It reads the arguments."""
 
@@ -278,28 +248,6 @@ def test_programs_started_by_environments_find_the_path_of_the_user(path, monkey
     with ParallelSampler(PathEnv, config=CONFIG) as sampler:
         raw_reward = sampler.collect(zeros).raw_reward
         assert (raw_reward == len(path or "")).all()
-
-
-OF_MAIN = """
-from toy_envs import ToyEnv
-
-class Told:
-    pass
-
-class Own(ToyEnv):
-    def tell(self):
-        return Told()
-"""
-
-
-@pytest.mark.parametrize("name", ["__mp_main__", slow("__main__")])
-def test_classes_of_the_main_module_go_to_workers_and_come_back(name: str, monkeypatch) -> None:
-    module = ModuleType(name)  # that of multiprocessing is of a process that spawn has started
-    exec(OF_MAIN, vars(module))
-    monkeypatch.setitem(sys.modules, name, module)
-    env = VectorEnv(f"{name}:Own", 1, num_workers=1)
-    assert [type(each) for each in env.call("tell")] == [module.Told]
-    env.close()
 
 
 MAIN = """

@@ -61,12 +61,6 @@ def test_available_cpus_are_the_affinity_mask() -> None:
     assert available_cpus() == sorted(os.sched_getaffinity(0))
 
 
-def test_available_cpus_without_affinity_calls_counts_the_cpus(monkeypatch) -> None:
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: 3)
-    assert available_cpus() == [0, 1, 2]
-
-
 def test_physical_cores_groups_hyperthreads_and_knows_their_node(tmp_path: Path) -> None:
     siblings = {0: "0,4", 1: "1,5", 2: "2,6", 3: "3,7", 4: "0,4", 5: "1,5", 6: "2,6", 7: "3,7"}
     sysfs = fake_sysfs(tmp_path, siblings, {0: "2-3,6-7", 1: "0-1,4-5"})
@@ -210,6 +204,9 @@ ALL_OF_CLOUD = (0, 1, 2, 3)
         (DGX, {"cpus": [60, 2, 42]}, [(2, 42), (60,)], (2, 42, 60)),
         # Workers that do not cover the cores may use all of them.
         (DGX, {"num_workers": 1}, [range(80)], range(80)),
+        (Machine(CLOUD.cores, 1.5), {"num_workers": 4}, [(0,), (1,), (2,), (3,)], range(4)),
+        # A quota is divided among the ranks.
+        (Machine(CLOUD.cores, 2.0), {"num_ranks": 2}, [(0, 1)], (0, 1)),
         (CLOUD, {"num_workers": 2, "drives_gpu": True}, [(1, 2, 3)] * 2, (0,)),
         (CLOUD, {"num_workers": 4}, [(0,), (1,), (2,), (3,)], range(4)),
         (CLOUD, {"num_workers": 6, "workers_per_core": 2}, [ALL_OF_CLOUD] * 6, range(4)),
@@ -227,20 +224,6 @@ def test_plan_is_as_it_should_be(machine, options, worker_cpus, server_cpus) -> 
     plan = plan_cores(machine=machine, **options)
     assert [*plan.worker_cpus] == [tuple(cpus) for cpus in worker_cpus]
     assert plan.server_cpus == tuple(server_cpus)
-
-
-def test_plan_with_gpu_keeps_one_core_near_it_for_the_server() -> None:
-    plan = plan_cores(machine=DGX, drives_gpu=True, gpu_nodes=[1])
-    assert plan.server_cpus == (20, 60)
-    assert len(plan.worker_cpus) == 39
-    assert (20, 60) not in plan.worker_cpus
-
-
-def test_workers_with_three_cores_have_neighbours() -> None:
-    plan = plan_cores(machine=DGX, cores_per_worker=3)
-    assert plan.worker_cpus[:2] == ((0, 1, 2, 40, 41, 42), (3, 4, 5, 43, 44, 45))
-    assert len(plan.worker_cpus) == 13  # one core of 40 is left over
-    assert plan.server_cpus == tuple(range(80))
 
 
 def test_eight_ranks_of_the_paper_have_five_cores_each_near_their_gpu() -> None:
@@ -295,16 +278,6 @@ def test_what_cannot_be_had_is_refused(machine: Machine, options: Any, tokens: s
         plan_cores(machine=machine, **options)
 
 
-def test_quota_does_not_lower_an_explicit_number_of_workers() -> None:
-    assert len(plan_cores(machine=Machine(CLOUD.cores, 1.5), num_workers=4).worker_cpus) == 4
-
-
-def test_quota_is_divided_among_the_ranks() -> None:
-    machine = Machine(DGX.cores, 6.0)
-    for rank in range(2):
-        assert len(plan_cores(machine=machine, rank=rank, num_ranks=2).worker_cpus) == 3
-
-
 # ---- warnings ------------------------------------------------------------------------------------
 
 
@@ -342,12 +315,6 @@ def test_only_the_first_rank_warns(caplog: pytest.LogCaptureFixture) -> None:
     assert warnings_of(caplog) == []
 
 
-def test_default_plan_gives_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    for machine, per_core in itertools.product(MACHINES.values(), (1, 2)):
-        plan_cores(machine=machine, workers_per_core=per_core)
-    assert warnings_of(caplog) == []
-
-
 # ---- texts ---------------------------------------------------------------------------------------
 
 
@@ -356,10 +323,3 @@ def test_default_plan_gives_no_warning(caplog: pytest.LogCaptureFixture) -> None
 )
 def test_format_cpus_writes_runs_as_the_kernel_does(cpus: list[int], text: str) -> None:
     assert format_cpus(cpus) == text
-
-
-def test_plans_and_machines_describe_themselves() -> None:
-    plan = plan_cores(machine=DGX, cpus=[0, 40, 1, 41, 2], drives_gpu=True)
-    assert plan.describe() == "2 workers on CPUs 1,41 | 2; server on CPUs 0,40"
-    assert DGX.describe() == "CPUs 0-79 of 40 cores on NUMA node 0-1, no quota"
-    assert Machine(TINY.cores, 0.5).describe() == "CPUs 5 of 1 cores, a quota of 0.5 CPUs"

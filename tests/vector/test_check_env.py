@@ -122,8 +122,3 @@ def make_unseeded() -> Right:
 def test_bad_option_of_the_command_is_one_message(option: str, said: str, capsys) -> None:
     assert main(["check", option]) == 1
     assert said in capsys.readouterr().err
-
-
-def test_help_of_the_command_lists_its_options(capsys) -> None:
-    assert main(["check", "--help"]) == 0
-    assert "env=CartPole-v1" in capsys.readouterr().out

@@ -118,24 +118,27 @@ def no_tracker() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_tracker")
 @pytest.mark.parametrize(
-    "kind, mode",
+    "kind, mode, reset_policy",
     [
-        (SerialSampler, "sync"),
-        slow_processes(SerialSampler, "async"),
-        processes(ParallelSampler, "sync"),
+        (SerialSampler, "sync", "immediate"),
+        (SerialSampler, "sync", "wait"),
+        slow_processes(SerialSampler, "async", "immediate"),
+        slow_processes(SerialSampler, "async", "wait"),
+        processes(ParallelSampler, "sync", "immediate"),
     ],
 )
-def test_gymnasium_environments_that_the_sampler_resets_equal_single_ones(kind, mode):
-    options = {"num_envs": 4, "horizon": 30, "num_groups": 2, "seed": 3}
+def test_gymnasium_environments_that_the_sampler_resets_equal_single_ones(kind, mode, reset_policy):
+    options = {"num_envs": 4, "horizon": 40, "reset_policy": reset_policy, "seed": 3}
+    env = "Noisy-v0"
     if kind is ParallelSampler:
-        options["num_workers"] = 1
-    batched = make_gymnasium_vector("CartPole-v1", vectorization_mode=mode)
-    with SerialSampler("CartPole-v1", **options) as single, kind(batched, **options) as batch:
+        options["num_workers"], env = 1, "CartPole-v1"  # workers know no other
+    batched = make_gymnasium_vector(env, vectorization_mode=mode)
+    with SerialSampler(env, **options) as single, kind(batched, **options) as batch:
         for _ in range(3):
             one, other = single.collect(policy), batch.collect(policy)
+            assert one.episode_ended.any() and one.valid.all() == (reset_policy == "immediate")
             for name in ("observation", "action", "reward", "terminated", "truncated", "valid"):
                 assert np.array_equal(getattr(one, name), getattr(other, name)), name
-        assert one.episode_ended.any()
 
 
 def test_batch_with_actions_that_are_arrays():
@@ -297,19 +300,6 @@ def test_envpool_with_observations_that_are_mappings_is_stepped(monkeypatch):
     simulators.close()
 
 
-@pytest.mark.usefixtures("no_tracker")
-@pytest.mark.parametrize("mode", ["sync", slow_processes("async")])
-def test_gymnasium_environments_that_wait_equal_single_ones(mode):
-    options = {"num_envs": 4, "horizon": 40, "num_groups": 1, "reset_policy": "wait", "seed": 3}
-    batched = make_gymnasium_vector("Noisy-v0", vectorization_mode=mode)
-    with SerialSampler("Noisy-v0", **options) as single, SerialSampler(batched, **options) as batch:
-        for _ in range(3):
-            one, other = single.collect(policy), batch.collect(policy)
-            assert one.episode_ended.sum(axis=0).max() == 1 and not one.valid.all()
-            for field in ("observation", "reward", "terminated", "truncated", "valid"):
-                assert np.array_equal(getattr(one, field), getattr(other, field)), field
-
-
 def test_vector_environment_that_cannot_rest_does_not_wait():
     class Own(SyncVectorEnv):  # of which nothing is known
         unwrapped = None
@@ -358,17 +348,6 @@ def test_gymnasium_environment_is_reset_once_at_each_end(kind: Any, monkeypatch:
     with SerialSampler(batched, seed=0, **options) as sampler:
         firsts = [sampler.collect(lambda step: [0, 0]).observation[0].copy() for _ in range(3)]
     assert np.ravel(firsts).tolist() == [1, 1, 2, 2, 3, 3]
-
-
-def test_vector_env_of_a_name_steps_the_vectorised_environment():
-    env = VectorEnv("gymnasium-vec:CartPole-v1", 4, num_workers=0)
-    try:
-        observation, _ = env.reset(seed=5)
-        assert observation in env.observation_space
-        steps = [env.step(np.ones(4, np.int64)) for _ in range(20)]
-        assert any(step[2].any() for step in steps)
-    finally:
-        env.close()
 
 
 def test_names_of_batches_are_environments():

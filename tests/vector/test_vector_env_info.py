@@ -6,10 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stable_baselines3 import PPO
-from stable_baselines3.common.vec_env import VecMonitor
 from telling_envs import KEYS, SteppingEnv, TellingEnv, told
-from tiers import SLOW
 from toy_envs import Lives
 
 from accel_rl.vector import SB3VecEnv, VectorEnv
@@ -72,18 +69,3 @@ def test_each_info_of_sb3_has_what_its_environment_told(sb3: SB3VecEnv) -> None:
             del expected["text"]
             assert {key: info[key] for key in KEYS if key in info} == expected
         before = observation
-
-
-@SLOW
-@pytest.mark.filterwarnings("ignore:The environment is already wrapped")
-def test_sb3_counts_successes(sb3: SB3VecEnv) -> None:
-    env = VecMonitor(sb3, info_keywords=("is_success", "place"))
-    model = PPO("MlpPolicy", env, n_steps=40, batch_size=40, n_epochs=1, device="cpu")
-    model.learn(40 * B)
-    successes, episodes = list(model.ep_success_buffer), list(model.ep_info_buffer)
-    assert len(successes) == len(episodes) > 20
-    assert successes == [episode["is_success"] for episode in episodes]
-    # In `TellingEnv` each second game is a success, and the place tells number and length.
-    for episode in episodes:
-        number, rest = divmod(episode["place"], 100)
-        assert episode["is_success"] == number % 2 and rest // 10 == episode["l"]

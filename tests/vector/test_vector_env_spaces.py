@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from gymnasium.vector.utils import iterate
-from space_envs import PAIRS, Flat, MaskedEnv, Odd, SpaceEnv
+from space_envs import PAIRS, MaskedEnv, Odd, SpaceEnv
 from stable_baselines3 import PPO, SAC
-from stable_baselines3.common.env_util import make_vec_env
 from telling_envs import KEYS, TellingEnv
 from tiers import PROCESSES, SLOW, processes, slow, slow_processes
 from toy_envs import ToyEnv
@@ -64,15 +62,6 @@ def test_play_is_that_of_gymnasium(make, mode, num_workers, keys) -> None:
     for seed in (3, [7, None, 0, 2, None], None):
         names |= play_both(ours, theirs, actions, seed, keys)
     assert ("never" in names, "place" in names, "even" in names) == (False, bool(keys), bool(keys))
-
-
-@WORKERS
-def test_views_are_read_only_where_nothing_is_copied(num_workers: int) -> None:
-    with_views = VectorEnv(partial(SpaceEnv, "dict"), B, num_workers=num_workers, copy=False)
-    observation, _ = with_views.reset(seed=1)
-    camera, speed = observation["camera"], observation["body"]["speed"]
-    assert camera.base is not None and not camera.flags.writeable and not speed.flags.writeable
-    assert len(list(iterate(with_views.observation_space, observation))) == B
 
 
 @pytest.mark.parametrize(("in_info", "num_workers"), [(False, 0), (True, 0), processes(True, 1)])
@@ -205,21 +194,3 @@ def test_stable_baselines3_learns_continuous_actions(algorithm: Any) -> None:
     env = sb3("Pendulum-v1")
     assert isinstance(env.action_space, spaces.Box)
     algorithm("MlpPolicy", env, seed=0, **steps).learn(100)
-
-
-@SLOW
-def test_stable_baselines3_learns_from_a_dict() -> None:
-    env = sb3(partial(Flat, "x"))
-    model = PPO("MultiInputPolicy", env, n_steps=32, batch_size=64, seed=0)
-    model.learn(64)
-
-
-def test_stable_baselines3_gets_the_same_pendulum_as_from_itself() -> None:
-    ours, theirs = sb3("Pendulum-v1"), make_vec_env("Pendulum-v1", 2)
-    ours.seed(3), theirs.seed(3)
-    assert np.array_equal(ours.reset(), theirs.reset())
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        actions = rng.uniform(-2, 2, (2, 1)).astype(np.float32)
-        for one, other in zip(ours.step(actions)[:2], theirs.step(actions)[:2], strict=True):
-            assert np.allclose(one, other)

@@ -16,9 +16,8 @@ from counting_env import CountingEnv
 from echo_env import EchoEnv
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as wrappers
-from sampler_cases import await_ends, worker_pids
 from tiers import PROCESSES, SLOW, processes, slow, slow_processes
-from toy_envs import ScriptedEnv, ToyEnv
+from toy_envs import ToyEnv
 
 from accel_rl.envs import AtariConfig
 from accel_rl.samplers import SamplerError
@@ -211,15 +210,6 @@ def test_without_copies_observations_are_read_only_views_that_a_step_overwrites(
         second[0] = 0
 
 
-def test_raw_reward_is_in_the_infos_where_the_learner_sees_a_clipped_one() -> None:
-    games = partial(ScriptedEnv, ".....")
-    env = VectorEnv(games, 2, num_workers=0)
-    env.reset()
-    _, reward, *_, infos = env.step([3, 2])
-    assert reward.tolist() == [3, 2] and infos["raw_reward"].tolist() == [103, 102]
-    assert reward.dtype == infos["raw_reward"].dtype == np.float64
-
-
 def test_atari_game_plays_as_configured() -> None:
     atari = AtariConfig(observation_size="84x84", frame_stack=2, cached_starts="off")
     env = VectorEnv("breakout", 2, num_workers=0, atari=atari)
@@ -228,15 +218,6 @@ def test_atari_game_plays_as_configured() -> None:
     observation, _ = env.reset(seed=1)
     assert env.observation_space.contains(observation) and observation.any()
     assert env.observation_space.contains(env.step([0, 1])[0])
-
-
-def test_module_and_gymnasium_id_are_found_and_described() -> None:
-    env = VectorEnv("CartPole-v1", 2, num_workers=0)
-    assert env.spec is not None and env.spec.id == "CartPole-v1"
-    assert repr(env) == "VectorEnv(CartPole-v1, num_envs=2)"
-    env.close()
-    env = VectorEnv("accel_rl.envs.catch:Catch", 2, num_workers=0)
-    assert env.observation_space.shape == (2, 10, 5) and env.spec is None
 
 
 @pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.name)
@@ -259,16 +240,6 @@ def test_gymnasium_wrappers_work_over_it(mode: AutoresetMode) -> None:
         if mode is AutoresetMode.DISABLED and done.any():
             env.reset(options={"reset_mask": done})
     assert len(lengths) > 10 and all(8 <= length <= 11 for length in lengths)
-
-
-@PROCESSES
-def test_dropped_environment_ends_its_workers() -> None:
-    env = make(num_workers=1)
-    env.reset()
-    pids = worker_pids()
-    del env
-    assert len(pids) == 1
-    await_ends(pids)
 
 
 @SLOW
@@ -391,17 +362,13 @@ def test_wrong_actions_and_resets_are_refused_and_the_next_step_works(env, use, 
     assert (env.step([0] * B)[0][:, 2] <= 1).all()
 
 
-def test_first_reset_must_take_all_environments() -> None:
-    env = make()
-    with pytest.raises(ValueError, match="the first reset must take all"):
-        env.reset(options={"reset_mask": np.array([True, False] * 3)})
-
-
 def test_use_out_of_turn_is_an_error() -> None:
     env = make(num_groups=2)
     for act in (lambda: env.step([0] * B), lambda: env.send([0] * 3)):
         with pytest.raises(SamplerError, match=r"has not been reset; call reset\(\) first"):
             act()
+    with pytest.raises(ValueError, match="the first reset must take all"):
+        env.reset(options={"reset_mask": np.array([True, False] * 3)})
     env.reset()
     env.send([0] * 3)
     with pytest.raises(

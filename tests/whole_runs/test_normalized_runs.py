@@ -18,8 +18,7 @@ from accel_rl.runs.checkpoint import best_path
 from accel_rl.runs.saved import read_config
 from accel_rl.samplers import PolicyInput
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
-from accel_rl.tools.play import PlayOptions, play
-from accel_rl.tools.policy import SavedPolicy, load_policy
+from accel_rl.tools.policy import load_policy
 from accel_rl.training.evaluation import Evaluator
 
 ENV = "env=control_envs:Swing"
@@ -107,22 +106,6 @@ def test_loaded_policy_acts_as_the_evaluation_within_the_bounds(
     agent.normalizer, normalizer = None, agent.normalizer
     assert not np.array_equal(actions(agent, step), drawn)
     agent.normalizer = normalizer
-
-
-@pytest.mark.slow
-def test_film_shows_the_actions_of_the_evaluation(evaluated: Any, monkeypatch, tmp_path) -> None:
-    run_dir, agents = evaluated
-    call, seen = SavedPolicy.__call__, []
-
-    def watched(self: SavedPolicy, step: Any) -> Any:
-        assert np.isfinite(step.observation).all()
-        found = call(self, step)
-        seen.append(np.array_equal(found, actions(agents[800], step).clip(-2, 2)))
-        return found
-
-    monkeypatch.setattr(SavedPolicy, "__call__", watched)
-    game = play(run_dir, PlayOptions(out=f"{tmp_path}/game.mp4", device="cpu"), quiet())
-    assert seen == [True] * 200 and game.num_steps == 200 and game.is_truncated
 
 
 @pytest.mark.slow

@@ -37,7 +37,6 @@ from accel_rl.training.train import RunError, train
 
 HERE = Path(__file__).parent
 ALGO = "algo=test_own_algorithm:ratio"
-EXAMPLE = "algo=examples.own_algorithm:make"
 SMALL = ["env=catch", "num_envs=4", "log_interval=40"]
 SERIAL = [*SMALL, "num_workers=0"]
 WHOLE, HALF = "total_steps=160", "total_steps=80"
@@ -158,20 +157,6 @@ def test_plan_policy_evaluation_and_plot_know_the_algorithm(
     assert "most=3" in capsys.readouterr().out
     assert main(["evaluate", runs[0], "num_steps=20", "num_envs=2", "num_workers=0"]) == 0
     assert load_policy(runs[0]).env_spec.num_actions == 3
-
-
-@pytest.mark.nightly
-@pytest.mark.processes
-@pytest.mark.usefixtures("warm_sweeps")
-def test_sweep_over_an_option_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    axis = "smoothness_coefficient=0.1,0.2"
-    options = [EXAMPLE, axis, "seed=0", *SERIAL, WHOLE, "slots=2", "sweep_dir=swept"]
-    assert main(["sweep", *options]) == 0, capsys.readouterr().err
-    names = sorted(path.name for path in Path("swept/runs").iterdir())
-    assert len(names) == 2 and not any(c in name for name in names for c in ":/")
 
 
 def test_sweep_of_an_own_algorithm_is_tried_out_first() -> None:
@@ -320,20 +305,3 @@ def test_config_of_somebody_else_is_read_with_trust_alone(foreign: Path) -> None
         train(replace(parse_arguments(SERIAL), resume=str(foreign)))
     assert not Path("imported").exists()
     assert read_config(foreign, trust=True).algo == "theirs:make"
-
-
-@pytest.mark.processes
-@pytest.mark.slow
-@pytest.mark.usefixtures("warm_sweeps")
-def test_sweep_of_somebody_else_imports_its_presets_with_trust_alone(
-    foreign: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lists = ["algo=theirs:make", "seed=0", *SERIAL, WHOLE, "sweep_dir=swept"]
-    assert main(["sweep", *lists]) == 0, capsys.readouterr().err
-    sys.modules.pop("theirs")
-    Path("imported").unlink()
-    os.environ["XDG_STATE_HOME"] += " yet"  # the fixture's monkeypatch puts it back
-    assert main(["sweep", "resume=swept"]) == 1
-    assert "swept/sweep.yaml names code to run, algo=theirs:make" in capsys.readouterr().err
-    assert not Path("imported").exists()
-    assert main(["sweep", "resume=swept", "total_steps=240", "trust=true"]) == 0

@@ -14,14 +14,13 @@ from accel_rl.parallel import Ranks
 from accel_rl.runs.saved import find_checkpoint, read_config
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
-from accel_rl.tools.play import PlayOptions, play
 from accel_rl.tools.policy import load_agent, load_policy
 from accel_rl.training.devices import check_learners
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 CPU = torch.device("cpu")
-ENV = "env=recall_env:make"
+ENV = "env=recall_env:Recall"
 PPO = ("algo=ppo", "num_envs=16", "horizon=16", "minibatch_size=64", "lr=2.5e-3")
 PQN = ("algo=pqn", *PPO[1:], "epochs=4", "exploration_fraction=0.5")
 A2C = ("algo=a2c", "num_envs=16", "lr=1e-3")
@@ -47,12 +46,6 @@ def test_what_was_shown_at_the_beginning_is_remembered(
     after = trained(tmp_path / "after", *arguments, f"total_steps={num_steps}")
     assert mean_score(before) < 0.5
     assert mean_score(after) > 0.9
-
-
-@pytest.mark.slow
-def test_without_an_lstm_it_is_not(tmp_path) -> None:
-    run_dir = trained(tmp_path / "run", ENV, *PPO, "total_steps=8000", "log_interval=4000")
-    assert mean_score(run_dir) < 0.5
 
 
 @pytest.mark.nightly
@@ -167,24 +160,6 @@ def test_policy_that_needs_rewards_says_so_and_acts_by_them(told: Path) -> None:
         states.append(policy._states.get_state()[:, :64])
     assert not torch.allclose(states[0][0], states[1][0])
     torch.testing.assert_close(states[0][1], states[1][1])
-
-
-@pytest.mark.slow
-def test_game_is_filmed_with_what_is_remembered(catch: Path, tmp_path, monkeypatch) -> None:
-    """From one step to the next, and from nothing at the beginning."""
-    seen = []
-    policy_type = type(load_policy(catch))
-    act = policy_type.__call__
-
-    def watched(self: Any, step: Any) -> Any:
-        actions = act(self, step)
-        seen.append((bool(step.is_first[0]), self._states.get_state()))
-        return actions
-
-    monkeypatch.setattr(policy_type, "__call__", watched)
-    game = play(catch, PlayOptions(greedy=True, out=f"{tmp_path}/game.mp4"), quiet())
-    assert [is_first for is_first, _ in seen] == [True] + [False] * (game.num_steps - 1)
-    assert not torch.equal(seen[0][1], seen[-1][1])
 
 
 @pytest.mark.parametrize(

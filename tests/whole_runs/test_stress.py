@@ -111,19 +111,6 @@ def test_soak_finds_what_grows(what: soak.Seen, found: str) -> None:
     assert re.match(found, soak.judge(what, soak.Options())[0])
 
 
-def test_speed_of_a_soak_is_that_of_its_processor_time() -> None:
-    assert soak.speeds(seen(FLAT, OPEN, STEPS), "processor_seconds") == [2500.0] * 3
-    assert soak.speeds(seen(FLAT, OPEN, STEPS), "seconds") == [5000.0] * 3
-
-
-def test_steps_of_a_soak_are_those_of_the_last_whole_row(tmp_path) -> None:
-    (tmp_path / "metrics.csv").write_text("time,steps,x\n")
-    assert soak.steps_of(tmp_path) == 0
-    rows = "".join(f"{n}.5,{n}000.0,{'0' * 100}\n" for n in range(1, 300))
-    (tmp_path / "metrics.csv").write_text(f"time,steps,x\n{rows}300.5,30")
-    assert soak.steps_of(tmp_path) == 299_000
-
-
 @pytest.mark.nightly
 @pytest.mark.processes
 def test_chaos_for_a_minute_holds(tmp_path) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import textwrap
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,11 +10,9 @@ import pytest
 from launched_runs import (
     ENDLESS,
     SMALL,
-    TORCHRUN,
     goes_on_to_the_bit,
     last_checkpoint,
     launched,
-    same_tensors,
     train,
 )
 from run_files import table
@@ -24,7 +21,7 @@ from saved_runs import quiet
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.cli.run import _given_timeout
 from accel_rl.parallel import Ranks, Team
-from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint, part_path
+from accel_rl.runs.checkpoint import list_checkpoints, part_path
 from accel_rl.system.topology import available_cpus, physical_cores
 from accel_rl.training.devices import check_learners
 from accel_rl.training.resume import check_is_shared
@@ -162,35 +159,6 @@ def test_store_stopped_by_a_signal_goes_on(tmp_path) -> None:
     after = last_checkpoint(tmp_path)
     assert steps <= after["counts"]["steps"] <= steps + 40
     assert after["counts"]["updates"] == after["counts"]["steps"] / 20
-
-
-@pytest.mark.nightly
-@pytest.mark.processes
-def test_learner_that_is_slow_to_begin_has_the_initial_parameters_of_the_store(tmp_path) -> None:
-    script = tmp_path / "slow.py"
-    script.write_text(
-        textwrap.dedent(
-            """
-            import sys, time
-            from accel_rl.__main__ import main
-            from accel_rl.training import train as loop
-            build = loop.build
-            def build_slowly(config, saved, team):
-                time.sleep(0 if team.ranks.is_first else 4)
-                return build(config, saved, team)
-            loop.build = build_slowly
-            sys.exit(main())
-            """
-        )
-    )
-    run_dir = tmp_path / "run"
-    options = (*SMALL, "sync=store", "log_norms=true", "total_steps=4000")
-    with launched(run_dir, *options, program=(*TORCHRUN, str(script))) as run:
-        run.ends(0)
-    saved = last_checkpoint(run_dir)
-    part = load_checkpoint(part_path(run_dir, saved["parts"][1], 1))
-    first, second = (each["algorithm"]["initial_parameters"] for each in (saved, part))
-    assert same_tensors(first, second)
 
 
 @pytest.mark.nightly

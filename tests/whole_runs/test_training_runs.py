@@ -20,7 +20,7 @@ from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.system.stopping import Interrupted, StopRequest
-from accel_rl.training.train import RunError, TrainResult, train
+from accel_rl.training.train import TrainResult, train
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -87,16 +87,6 @@ def test_evaluation_plays_on_environments_of_its_own(tmp_path) -> None:
     assert all(-1 <= float(row["episode_return_raw_mean"]) <= 1 for row in rows)
     for name, parameter in parameters_of(plain).items():
         np.testing.assert_array_equal(parameters_of(evaluated)[name], parameter, err_msg=name)
-
-
-@pytest.mark.slow
-def test_same_seed_gives_the_same_parameters_to_the_bit(tmp_path) -> None:
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        run(tmp_path / name, "env=catch", "num_workers=0", "total_steps=100", f"seed={seed}")
-    a, b, c = (parameters_of(tmp_path / name) for name in "abc")
-    for name in a:
-        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
-    assert any((a[name] != c[name]).any() for name in a)
 
 
 @pytest.mark.processes
@@ -251,18 +241,6 @@ def test_environment_that_raises_ends_the_run_with_one_message(
     log = (run_dir / "train.log").read_text()
     assert "Traceback" in log
     assert list_checkpoints(run_dir)  # what was learned before is kept
-
-
-@pytest.mark.processes
-@pytest.mark.slow
-def test_error_in_the_policy_ends_the_run_with_its_kind_and_text(tmp_path, monkeypatch) -> None:
-    def broken(*args: Any) -> None:
-        raise IndexError("no such action")
-
-    monkeypatch.setattr("accel_rl.agents.PolicyAgent.act", broken)
-    with pytest.raises(RunError, match=r"IndexError: no such action .*\n\(details: .*train\.log\)"):
-        run(tmp_path, "env=catch", "total_steps=1000")
-    assert "Traceback" in (tmp_path / "train.log").read_text()
 
 
 @pytest.mark.processes

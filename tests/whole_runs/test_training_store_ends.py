@@ -90,14 +90,3 @@ def test_learner_that_is_stopped_before_it_has_begun_stops_the_others(at_reset, 
         run.learner(1).terminate()
         assert run.ends(128 + signal.SIGTERM) == ""
     assert_saved_at_the_end(run_dir)
-
-
-def test_run_that_goes_on_without_a_learner_that_failed_says_so(at_reset, tmp_path) -> None:
-    run_dir = tmp_path / "run"
-    options = with_env(at_reset("raise RuntimeError('broken')"), SMALL)
-    more = ("sync=store", "on_learner_failure=continue", "total_steps=3000")
-    with launched(run_dir, *options, *more) as run:
-        errors = run.ends(0)
-    assert errors.startswith("error: learner 1: ") and "broken" in errors
-    assert errors.endswith(" ended with exit code 1; the others go on without it\n")
-    assert (run_dir / "train.log").read_text().count("learner 1 has ended early") == 1

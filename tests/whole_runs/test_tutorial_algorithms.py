@@ -14,19 +14,19 @@ import pytest
 import torch
 from documents import import_programs
 from launched_runs import last_checkpoint, same_tensors
+from made_rollouts import made_rollout
 from run_files import rows_of
 from saved_runs import quiet, undrawn
 from torch import Tensor
 
-from accel_rl.agents import Agent, RolloutTensors
-from accel_rl.algos import DQN, PPO, DQNConfig, LearnerSpec, NetworkSpec, PPOConfig
+from accel_rl.agents import RolloutTensors
+from accel_rl.algos import DQNConfig, LearnerSpec, NetworkSpec, PPOConfig
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
 from accel_rl.envs.base import EnvSpec
-from accel_rl.parallel import Exchange, FlatParameters, Local
+from accel_rl.parallel import FlatParameters, Local
 from accel_rl.samplers import SamplerConfig
 from accel_rl.spaces import Leaf
-from accel_rl.training import resume
 from accel_rl.training.train import train
 
 SPACES = {
@@ -94,7 +94,7 @@ def test_update_of_td3_is_that_of_plain_torch() -> None:
     noises, draws = torch.Generator().manual_seed(1), torch.Generator()
     draws.set_state(learner.get_state()["generator"])
     for seed in range(3):  # 24 steps, of which 12 count: one update with 8
-        learner.update(swings(seed, 4, 2), 0.0)
+        learner.update(swings(seed), 0.0)
     assert exchange.num_updates == 1
 
     batch = learner.replay.gather(*learner.replay.draw_uniformly(8, draws))
@@ -128,21 +128,11 @@ def test_update_of_td3_is_that_of_plain_torch() -> None:
             assert not torch.equal(found, before)
 
 
-def swings(seed: int, T: int, B: int) -> RolloutTensors:
-    """Made-up steps, without ends of episodes."""
+def swings(seed: int) -> RolloutTensors:
+    """Four made-up steps of two environments; nothing ends."""
     g = torch.Generator().manual_seed(seed)
-    nothing = torch.zeros(T, B, dtype=torch.bool)
-    return RolloutTensors(
-        observation=torch.randn(T + 1, B, 3, generator=g),
-        action=4 * torch.rand(T, B, 2, generator=g) - 2,
-        reward=torch.randn(T, B, generator=g),
-        terminated=nothing,
-        truncated=nothing,
-        valid=~nothing,
-        final_observation=torch.zeros(0, 3),
-        final_step=torch.zeros(0, dtype=torch.long),
-        final_env=torch.zeros(0, dtype=torch.long),
-    )
+    action = 4 * torch.rand(4, 2, 2, generator=g) - 2
+    return made_rollout(torch.randn(5, 2, 3, generator=g), action, torch.randn(4, 2, generator=g))
 
 
 @pytest.mark.usefixtures("modules")
@@ -151,33 +141,11 @@ def test_td3_acts_by_noise_and_is_evaluated_without() -> None:
     agent, noise = learner.agent, torch.rand(2, 4).double()
     assert agent.is_random
     for seed in range(2):
-        learner.update(swings(seed, 4, 2), 0.0)
+        learner.update(swings(seed), 0.0)
     assert not agent.is_random
     for each, is_same in ((agent, False), (learner.config.evaluating(agent), True)):
         chosen = [each.act(torch.ones(4, 3), numbers, slice(0, 4)) for numbers in noise]
         assert torch.equal(*chosen) == is_same
-
-
-@pytest.mark.usefixtures("modules")
-def test_state_of_one_learner_serves_another() -> None:
-    """What is its own, such as its noise, it keeps; no interval has passed by itself."""
-    one, _ = make_td3()
-    other, _ = make_td3(rank=1)
-    for seed in range(3):
-        one.update(swings(seed, 4, 2), 0.0)
-    assert one.pace.has_passed(20)
-    state = one.get_state()
-    assert {"noise", "generator", "target", "steps"} <= state.keys()
-    fresh = torch.randn(5, generator=torch.Generator().manual_seed(2))
-    other.set_state(resume._common(state))
-    assert other.pace.steps == 24 and not other.pace.has_passed(20)
-    assert not other.agent.is_random and torch.equal(other.noise(5), fresh)
-
-
-@pytest.mark.usefixtures("modules")
-def test_td3_refuses_actions_that_are_integers() -> None:
-    with pytest.raises(ValueError, match=r"TD3Config cannot use .* floats between finite bounds"):
-        quietly("algo=my_td3:make", "env=catch", "num_workers=0", "total_steps=2000")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,9 +155,6 @@ class PlainPPO(PPOConfig):
     penalty_coefficient: float = 0.0
     """Nothing."""
 
-    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> PPO:
-        return super().make_learner(agent, exchange, task)
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlainDQN(DQNConfig):
@@ -197,9 +162,6 @@ class PlainDQN(DQNConfig):
 
     conservative_coefficient: float = 0.0
     """Nothing."""
-
-    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> DQN:
-        return super().make_learner(agent, exchange, task)
 
 
 def plain_ppo() -> TrainConfig:

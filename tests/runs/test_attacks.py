@@ -1,6 +1,6 @@
 """What somebody else could do with files or as another user of the machine: each is refused.
 
-`tests/stress/attacks.py` tries the same on whole commands. More on code that files name, on
+More on code that files name, on
 links and on signed messages: test_training_trust.py, test_training_files.py and tests/parallel.
 """
 

@@ -8,7 +8,7 @@ and asserts: the casualty is named in time, exit codes are as documented, no pro
 temporary file or (in an embedding script) descriptor is left, the last checkpoint loads, and the
 resumed run has the parameters of one that never stopped, where that is promised. A trial prints its
 case and seed, with which it is repeated: ``case='parallel/worker/KILL' seed=12 trials=1``. Appends
-each result to OUT.jsonl; at the end writes a table, OUT.md. Linux only.
+each result to OUT.jsonl. Linux only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "helpers"))
@@ -73,10 +72,8 @@ def main() -> int:
             tell(result)
     except KeyboardInterrupt:
         print("stopped")
-    rows = [json.loads(line) for line in open(f"{out}.jsonl")]
-    Path(f"{out}.md").write_text("\n".join(table([r for r in rows if not r["missed"]])) + "\n")
     failed = sum(bool(result.failures) for result in results)
-    print(f"{len(results)} trials, {failed} failed; written: {out}.jsonl, {out}.md")
+    print(f"{len(results)} trials, {failed} failed; written: {out}.jsonl")
     if not any(folder.iterdir()):
         folder.rmdir()
     return 1 if failed else 0
@@ -138,23 +135,6 @@ def tell(result: Result) -> None:
     )
     for failure in result.failures:
         print(f"    {failure}", flush=True)
-
-
-def table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Lines of a table: trials that held, of all, by way and by target and signal."""
-    hits = [*sorted({f"{row['target']} {row['signal']}" for row in rows}), "all"]
-    yield f"| way of running | {' | '.join(hits)} |"
-    yield "|---" * (len(hits) + 1) + "|"
-    for way in sorted({row["way"] for row in rows}):
-        cells = []
-        for hit in hits:
-            failed = [
-                bool(row["failures"])
-                for row in rows
-                if row["way"] == way and hit in ("all", f"{row['target']} {row['signal']}")
-            ]
-            cells.append(f"{failed.count(False)}/{len(failed)}" if failed else "")
-        yield f"| {way} | {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

@@ -77,36 +77,29 @@ class Processes:
         }
         start = warm.Popen if is_warm else subprocess.Popen
         with open(self._output, "wb") as file:
-            self.roots = [
-                start(
-                    [sys.executable, *program],
-                    cwd=ROOT,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=file,
-                    start_new_session=True,
-                )
-                for program in way.programs
-            ]
-
-    @property
-    def root(self) -> subprocess.Popen[Any]:
-        return self.roots[0]
+            self.root: subprocess.Popen[Any] = start(
+                [sys.executable, *way.program],
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
 
     def output(self) -> str:
         return self._output.read_text(errors="replace") if self._output.exists() else ""
 
     def living(self) -> Iterator[tuple[int, str, str]]:
         """Yield the id, command line and variables (a line each) of each process that lives."""
-        roots = {root.pid for root in self.roots if root.poll() is None}
+        root = self.root.pid if self.root.poll() is None else None
         for name in os.listdir("/proc"):
             if name.isdecimal():
                 with contextlib.suppress(OSError):
                     environment = Path("/proc", name, "environ").read_bytes().decode("latin1")
                     lines = environment.replace("\0", "\n")
                     # Of a fork the kernel tells the variables of its parent.
-                    if int(name) in roots or self.mark in lines.split("\n"):
+                    if int(name) == root or self.mark in lines.split("\n"):
                         command = Path("/proc", name, "cmdline").read_bytes().decode("latin1")
                         yield int(name), command.replace("\0", " "), lines
 
@@ -118,7 +111,7 @@ class Processes:
         return rng.choice(pids) if pids else None
 
     def have_ended(self) -> bool:
-        return all([root.poll() is not None for root in self.roots])
+        return self.root.poll() is not None
 
     def end(self) -> None:
         """Kill what is left."""
@@ -126,11 +119,9 @@ class Processes:
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            for root in self.roots:
-                root.poll()
+            self.root.poll()
             time.sleep(0.05)
-        for root in self.roots:
-            root.wait()
+        self.root.wait()
 
 
 def send(pids: list[int], number: int) -> None:
@@ -170,7 +161,7 @@ class Trial:
         began = time.monotonic()
         # Forks of a process that has loaded torch, but for those whose start is hit, and for
         # learners and runs of sweeps, which are found by the variables that they were started with.
-        is_command = self.way.programs[0][:2] == TRAIN and self.way.resumes == "here"
+        is_command = self.way.program[:2] == TRAIN and self.way.resumes == "here"
         is_warm = is_command and self.phase != "start"
         mark = f"{os.getpid()}-{self.folder.name}"
         self.processes = Processes(self.way, self.folder, mark, is_warm=is_warm)
@@ -225,7 +216,7 @@ class Trial:
             return None
         late = {"start": 0.6, "steps": 0.3, "checkpoint": 0.003}
         if target in ("root", "all"):
-            late["start"] = 6.0 if self.result.way in ("evaluate", "sweep", "two agents") else 4.0
+            late["start"] = 6.0 if self.result.way in ("evaluate", "sweep") else 4.0
         time.sleep(self.rng.uniform(0, late[self.phase]))
         if not found or processes.have_ended():
             self.result.missed = processes.root.returncode in (None, 0)
@@ -262,7 +253,7 @@ class Trial:
             send(pids, signal.SIGSTOP)
             limit = HOLD_SECONDS.get(target, SHORT_HOLD_SECONDS)
         elif name == "TERM+KILL":
-            send([root.pid for root in self.processes.roots], signal.SIGTERM)
+            send([self.processes.root.pid], signal.SIGTERM)
             time.sleep(self.rng.uniform(0, 0.4))
             send(pids, signal.SIGKILL)
         else:
@@ -317,9 +308,9 @@ class Trial:
             )
         codes = wanted.codes
         if goes_on:
-            send([root.pid for root in processes.roots], signal.SIGTERM)
-            codes = frozenset({143, -15, 0, *([1] if "nnodes" in str(self.way.programs) else [])})
-            codes |= {1} if "distributed.run" in str(self.way.programs) else set()
+            send([processes.root.pid], signal.SIGTERM)
+            codes = frozenset({143, -15, 0})
+            codes |= {1} if "torch.distributed.run" in self.way.program else set()
             if not wait_until(processes.have_ended, HANG_SECONDS):
                 return self._tell_hang()
         elif wanted.outcome != "ends":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,13 +53,13 @@ class Way:
     """A way of running.
 
     Attributes:
-        programs: arguments of Python for each process that is started by hand.
-        targets: processes that faults hit; ``root`` is the first that was started.
+        program: arguments of Python.
+        targets: processes that faults hit; ``root`` is the one that was started.
         twin: options of a run that gives the same parameters, or none if no run does.
         resumes: how the run is resumed: in this process, by a command, as a sweep, or not at all.
     """
 
-    programs: tuple[tuple[str, ...], ...]
+    program: tuple[str, ...]
     targets: tuple[str, ...]
     twin: tuple[str, ...] | None = None
     resumes: Literal["here", "command", "sweep", "no"] = "here"
@@ -91,38 +90,38 @@ def _of_one_learner(folder: Path, trained: Path | None) -> dict[str, Way]:
     ga3c = ("algo=ga3c", *CATCH, *RECORDS, *LENGTH, "num_groups=2")
     alone, simulated = ("root",), ("root", "worker", "all")
     return {
-        "serial": Way(programs=((*TRAIN, *SERIAL_TWIN, into),), targets=alone, twin=SERIAL_TWIN),
+        "serial": Way(program=(*TRAIN, *SERIAL_TWIN, into), targets=alone, twin=SERIAL_TWIN),
         "parallel": Way(
-            programs=((*TRAIN, *A2C, *WORKERS, RAISE, into),), targets=simulated, twin=SERIAL_TWIN
+            program=(*TRAIN, *A2C, *WORKERS, RAISE, into), targets=simulated, twin=SERIAL_TWIN
         ),
         "restart": Way(
-            programs=((*TRAIN, *A2C, *WORKERS, "on_worker_failure=restart", into),),
+            program=(*TRAIN, *A2C, *WORKERS, "on_worker_failure=restart", into),
             targets=simulated,
             twin=SERIAL_TWIN,
         ),
         "overlap": Way(
-            programs=((*TRAIN, *A2C, *WORKERS, RAISE, "overlap=true", into),),
+            program=(*TRAIN, *A2C, *WORKERS, RAISE, "overlap=true", into),
             targets=simulated,  # no twin: only what resumes from a regular checkpoint is equal
         ),
         "evaluation": Way(
-            programs=((*TRAIN, *A2C, *WORKERS, RAISE, *EVALUATING, into),),
+            program=(*TRAIN, *A2C, *WORKERS, RAISE, *EVALUATING, into),
             targets=simulated,
             twin=SERIAL_TWIN,
         ),
         "evaluate": Way(
-            programs=((*TRAIN, "evaluate", str(trained), "num_steps=20000", f"out={folder}.json"),),
+            program=(*TRAIN, "evaluate", str(trained), "num_steps=20000", f"out={folder}.json"),
             targets=simulated,
             resumes="no",
             phases=("start",),
         ),
         "vector": Way(
-            programs=(("tests/stress/embedding.py", str(folder)),),
+            program=("tests/stress/embedding.py", str(folder)),
             targets=simulated,
             resumes="no",
             phases=("start", "steps"),
         ),
         "ga3c": Way(
-            programs=((*TRAIN, *ga3c, RAISE, f"step_timeout_seconds={STEP_SECONDS}", into),),
+            program=(*TRAIN, *ga3c, RAISE, f"step_timeout_seconds={STEP_SECONDS}", into),
             targets=simulated,
         ),
     }
@@ -130,12 +129,6 @@ def _of_one_learner(folder: Path, trained: Path | None) -> dict[str, Way]:
 
 def _of_several(folder: Path) -> dict[str, Way]:
     into = f"run_dir={folder}"
-    nodes = (
-        *(*TORCHRUN, "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d"),
-        *("--rdzv-id=chaos", f"--rdzv-endpoint=127.0.0.1:{_free_port()}"),
-        "--rdzv-conf=join_timeout=60",  # of an agent whose fellow ended before they met
-        *(SCRIPT, *A2C, *LEARNERS, into),
-    )
     two = ("root", "rank0", "rank1", "all")
     torchrun = (*TORCHRUN, "--nproc-per-node=2", "--standalone", SCRIPT)
     store = (*TRAIN, *A2C, *LEARNERS, "sync=store", into)
@@ -143,24 +136,23 @@ def _of_several(folder: Path) -> dict[str, Way]:
     sweep = ("seed=3,4", "num_workers=0", "slots=2", f"sweep_dir={folder}")
     return {
         "in step": Way(
-            programs=((*TRAIN, *A2C, *LEARNERS, into),),
+            program=(*TRAIN, *A2C, *LEARNERS, into),
             targets=two,
             twin=STEP_TWIN,
             resumes="command",
         ),
-        "store": Way(programs=(store,), targets=two, resumes="command"),
+        "store": Way(program=store, targets=two, resumes="command"),
         "store continue": Way(
-            programs=((*store, "on_learner_failure=continue"),), targets=two, resumes="command"
+            program=(*store, "on_learner_failure=continue"), targets=two, resumes="command"
         ),
         "torchrun": Way(
-            programs=((*torchrun, *A2C, *LEARNERS, into),),
+            program=(*torchrun, *A2C, *LEARNERS, into),
             targets=two,
             twin=STEP_TWIN,
             resumes="command",
         ),
-        "two agents": Way(programs=(nodes, nodes), targets=two, twin=STEP_TWIN, resumes="command"),
         "sweep": Way(
-            programs=((*TRAIN, "sweep", *swept, *sweep),),
+            program=(*TRAIN, "sweep", *swept, *sweep),
             targets=("root", "run", "all"),
             twin=SERIAL_TWIN,
             resumes="sweep",
@@ -195,7 +187,7 @@ def expected(way: str, target: str, signal: Signal, phase: Phase, pid: int) -> E
     if target == "all":
         if signal == "KILL":
             return Expected("ends", KILLED)
-        return Expected("ends", TERMINATED | (FAILED if _has_agents(way) else frozenset()))
+        return Expected("ends", TERMINATED | (FAILED if way == "torchrun" else frozenset()))
     if target == "root":
         return _of_root(way, signal)
     if target == "worker":
@@ -205,17 +197,11 @@ def expected(way: str, target: str, signal: Signal, phase: Phase, pid: int) -> E
     return _of_rank(way, target, signal, phase)
 
 
-def _has_agents(way: str) -> bool:
-    return way in ("torchrun", "two agents")
-
-
 def _of_root(way: str, signal: Signal) -> Expected:
     if signal == "STOP":
-        is_either = way in ("two agents", "evaluate")
-        codes = FAILED if way == "two agents" else frozenset[int]()
-        return Expected("either" if is_either else "goes on", codes)
+        return Expected("either" if way == "evaluate" else "goes on")
     codes = {"KILL": KILLED, "TERM": TERMINATED}.get(signal, INTERRUPTED)
-    if _has_agents(way) and signal != "KILL":
+    if way == "torchrun" and signal != "KILL":
         codes |= FAILED  # torchrun's own, whatever the learners' codes are
     if signal == "INT2" and way in ("in step", "store", "store continue"):
         codes |= {137}  # learners were killed
@@ -257,7 +243,7 @@ def _of_rank(way: str, target: str, signal: Signal, phase: Phase) -> Expected:
         return Expected("ends", FAILED, named)
     if signal == "TERM+KILL":
         return Expected("ends", TERMINATED | FAILED | {137})
-    if _has_agents(way):
+    if way == "torchrun":
         return Expected("ends", FAILED)
     return Expected("ends", TERMINATED | INTERRUPTED)
 
@@ -271,9 +257,3 @@ def is_role(target: str, command: str, environment: str) -> bool:
     if "samplers.worker" in command or "distributed.run" in command:
         return False
     return re.search(rf"^RANK={target[-1]}$", environment, re.MULTILINE) is not None
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 
 import chaos
+import mutations
 import pytest
 import soak
 import trial
@@ -31,7 +32,7 @@ def failures_of(tmp_path: Path, monkeypatch, *, leak: str = "", code: int = 143)
     (tmp_path / "run").mkdir()
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(LEAKY.format(leak=leak, code=code)))
-    way = ways.Way(programs=((str(script), str(tmp_path / "run")),), targets=("root",))
+    way = ways.Way(program=(str(script), str(tmp_path / "run")), targets=("root",))
     result = Result("serial", "root", "TERM", "steps", seed=0)
     Trial(way, result, tmp_path).run()
     return result.failures
@@ -61,6 +62,12 @@ def test_trial_finds_what_is_left(
         Path("/dev/shm/accel_rl_chaos_test").unlink(missing_ok=True)
     assert len(failures) == (found is not None)
     assert all(re.match(found or "", failure) for failure in failures)
+
+
+def test_mutations_change_code_that_is_there() -> None:
+    for each in mutations.parse(mutations.MUTATIONS):
+        code = (mutations.REPOSITORY / "accel_rl" / each.file).read_text()
+        assert code.count(each.old) == 1, each.name
 
 
 def test_seeds_deal_all_cases_and_each_case_has_an_expectation(tmp_path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import textwrap
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from launched_runs import (
     ENDLESS,
     SMALL,
+    TORCHRUN,
     goes_on_to_the_bit,
     last_checkpoint,
     launched,

@@ -22,6 +22,7 @@ class Agent:
             are.
         epsilon: probability of a random action, ``[B]`` or ``[1]``; None: it has none.
         is_random: True if it takes any action, all equally likely.
+        num_noise: ``k``, random numbers that it needs to choose one action.
         tells_log_prob: True if an action server keeps the log-probabilities of the actions and the
             values of the observations, by ``act_with_log_prob``, as a `PolicyAgent` has it.
     """
@@ -31,6 +32,7 @@ class Agent:
     normalizer: Normalizer | None = None
     epsilon: Tensor | None = None
     is_random: bool = False
+    num_noise: int = 1
     tells_log_prob: bool = False
 
     @property
@@ -45,8 +47,8 @@ class Agent:
 
         Args:
             observation: ``[N, ...]``.
-            noise: ``[N]`` random numbers in [0, 1), on the device of the observation. An agent
-                uses no other randomness.
+            noise: random numbers in [0, 1), on the device of the observation: ``[N]`` if
+                `num_noise` is 1, else ``[N, k]``. An agent uses no other randomness.
             env_slice: the environments, as columns of the rollout.
             memory: what came before, see `one_step`, for a network with a memory.
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accel_rl.agents.agent import Agent
-from accel_rl.agents.distributions import spread
+from accel_rl.agents.distributions import standard_normal
 from accel_rl.graphs import Graphs
 from accel_rl.models import Sequences
 from accel_rl.models.soft import flat
@@ -62,7 +62,7 @@ class BoundedAgent(Agent):
             torch.cat([torch.tensor(each, device=device) for each in kind])
             for kind in zip(*map(_numbers, leaves), strict=True)
         )
-        self.num_actions = len(self._low)
+        self.num_actions = self.num_noise = len(self._low)
         self._choose = self._greedily if is_greedy else self._by_noise
 
     @torch.inference_mode()
@@ -71,16 +71,16 @@ class BoundedAgent(Agent):
     ) -> Any:
         """Actions ``[N, *shape]`` within the bounds, with the parameters as they are now.
 
-        ``observation``: ``[N, ...]``. ``noise``: ``[N]`` in [0, 1), one for each action.
+        ``observation``: ``[N, ...]``. ``noise``: ``[N, D]`` in [0, 1), or ``[N]`` if ``D`` is 1.
         """
         if self.is_random:
-            unit = 2 * spread(noise, self.num_actions) - 1
+            unit = 2 * noise.view(-1, self.num_actions) - 1
         else:
             unit = self._choose(self.model, flat(observation), noise)
         return self.scaled(unit)
 
     def _by_noise(self, model: Any, observation: Tensor, noise: Tensor) -> Tensor:
-        normal = torch.special.ndtri(spread(noise, self.num_actions))
+        normal = standard_normal(noise, self.num_actions)
         return self._explore(model, observation, normal.to(observation.dtype))
 
     def _greedily(self, model: Any, observation: Tensor, noise: Tensor) -> Tensor:

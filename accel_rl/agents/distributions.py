@@ -1,19 +1,19 @@
 """Distributions of actions: how the numbers that a network gives become actions.
 
 The last layer of a policy gives ``P`` numbers for an observation. What they mean depends on the
-space of actions: the logits of a softmax, means and deviations, or both of a mapping's leaves.
+space of actions: the logits of a softmax, means of floats, or both of a mapping's leaves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from math import log, pi, prod
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from accel_rl.agents.masks import masked
 from accel_rl.spaces import Leaf, Space, describe
@@ -48,16 +48,18 @@ class Drawn(NamedTuple):
     value: Tensor
 
 
-class Distribution(Protocol):
+class Distribution(nn.Module):
     """How the ``P`` outputs of a policy network become actions of one action space.
+
+    Its parameters are the logarithms of deviations, which do not depend on the observation.
 
     Attributes:
         num_outputs: ``P``.
-        num_free: number of outputs that do not depend on the observation. They are the last ones.
+        num_noise: ``k``, random numbers from which an action is drawn.
     """
 
     num_outputs: int
-    num_free: int
+    num_noise: int = 1
 
     def mask(self, outputs: Tensor, mask: Any) -> Tensor:
         """Return outputs under which forbidden actions have probability 0.
@@ -66,21 +68,22 @@ class Distribution(Protocol):
             outputs: ``[N, P]``.
             mask: an action mask of the space, see `accel_rl.spaces`. None allows everything.
         """
-        ...
+        raise NotImplementedError
 
     def draw(self, outputs: Tensor, noise: Tensor, mask: Any = None) -> Any:
         """Return random actions ``[N, ...]``, without gradient.
 
         Args:
             outputs: masked outputs, ``[N, P]``.
-            noise: ``[N]`` float64 random numbers in [0, 1). No other randomness is used.
+            noise: float64 random numbers in [0, 1), ``[N]`` if ``k`` is 1, else ``[N, k]``. No
+                other randomness is used.
             mask: the mask. None allows everything.
         """
-        ...
+        raise NotImplementedError
 
     def mode(self, outputs: Tensor) -> Any:
         """Return the most probable actions ``[N, ...]``."""
-        ...
+        raise NotImplementedError
 
     def evaluate(self, outputs: Tensor, action: Any) -> Evaluated:
         """Return log-probabilities and entropies, with gradient.
@@ -89,11 +92,11 @@ class Distribution(Protocol):
             outputs: masked outputs, ``[N, P]``.
             action: actions of the space, ``[N, ...]``.
         """
-        ...
+        raise NotImplementedError
 
     def log_prob(self, outputs: Tensor, action: Any) -> Tensor:
         """Return the log-probabilities ``[N]`` alone. Arguments are those of `evaluate`."""
-        ...
+        raise NotImplementedError
 
 
 def make_distribution(
@@ -131,12 +134,11 @@ def make_distribution(
     return Factored(action, counts, device)
 
 
-class Categorical:
+class Categorical(Distribution):
     """One of ``n`` actions, by a softmax over logits. Whoever makes the network must give ``n``."""
 
-    num_free = 0
-
     def __init__(self, n: int = 0) -> None:
+        super().__init__()
         self.num_outputs = n
 
     def mask(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
@@ -184,13 +186,12 @@ def sample_categorical(logits: Tensor, noise: Tensor, mask: Tensor | None = None
     return torch.minimum(action, last - mask.ne(0).flip(1).int().argmax(1))
 
 
-class Factored:
+class Factored(Distribution):
     """``k`` integers, each by a softmax of its own over its values, one after the other."""
 
-    num_free = 0
-
     def __init__(self, leaf: Leaf, counts: list[int], device: torch.device) -> None:
-        self.num_outputs = sum(counts)
+        super().__init__()
+        self.num_outputs, self.num_noise = sum(counts), len(counts)
         self._leaf = leaf
         self._dtype = getattr(torch, leaf.dtype.name)
         low = np.zeros(leaf.shape) if leaf.bounds[0] is None else leaf.bounds[0]
@@ -210,8 +211,8 @@ class Factored:
         logits = self._logits(outputs)
         N, k, m = logits.shape
         allowed = (logits > torch.finfo(logits.dtype).min).view(N * k, m)
-        each = spread(noise, k).flatten()
-        return self._action(sample_categorical(logits.view(N * k, m), each, allowed).view(N, k))
+        drawn = sample_categorical(logits.view(N * k, m), noise.flatten(), allowed)
+        return self._action(drawn.view(N, k))
 
     def mode(self, outputs: Tensor) -> Tensor:
         return self._action(self._logits(outputs).argmax(2))
@@ -236,17 +237,18 @@ class Factored:
         return (chosen + self._low).to(self._dtype).view(chosen.shape[0], *self._leaf.shape)
 
 
-class Gaussian:
-    """``D`` independent normal numbers: ``D`` means, then ``D`` logarithms of the deviations.
+class Gaussian(Distribution):
+    """``D`` independent normal numbers, of ``D`` means, and deviations that are parameters.
 
-    The deviations do not depend on the observation. Actions are drawn without bounds, and `Clipped`
+    Actions are drawn without bounds, and `Clipped`
     environments clip them, so that the density is that of what was drawn. With ``in_units`` means
     and deviations are in the units of the leaf.
     """
 
     def __init__(self, leaf: Leaf, device: torch.device, *, in_units: bool = True) -> None:
-        self.num_free = prod(leaf.shape)
-        self.num_outputs = 2 * self.num_free
+        super().__init__()
+        self.num_outputs = self.num_noise = prod(leaf.shape)
+        self.log_std = nn.Parameter(torch.zeros(self.num_outputs, device=device))
         self._shape = leaf.shape
         self._dtype = getattr(torch, leaf.dtype.name)
         middle, unit = (torch.tensor(each.ravel(), device=device) for each in leaf.units)
@@ -258,23 +260,22 @@ class Gaussian:
         return outputs
 
     def draw(self, outputs: Tensor, noise: Tensor, mask: None = None) -> Tensor:
-        mean, log_std = outputs.chunk(2, 1)
-        normal = torch.special.ndtri(spread(noise, self.num_free))
-        return self._action(mean + log_std.exp() * normal)
+        normal = standard_normal(noise, self.num_noise)
+        return self._action(outputs + self.log_std.detach().exp() * normal)
 
     def mode(self, outputs: Tensor) -> Tensor:
-        return self._action(outputs.chunk(2, 1)[0])
+        return self._action(outputs)
 
     def evaluate(self, outputs: Tensor, action: Tensor) -> Evaluated:
-        entropy = (outputs.chunk(2, 1)[1] + (1 + log(2 * pi)) / 2).sum(1)
+        entropy = (self.log_std.expand_as(outputs) + (1 + log(2 * pi)) / 2).sum(1)
         return Evaluated(self.log_prob(outputs, action), entropy + self._log_unit)
 
     def log_prob(self, outputs: Tensor, action: Tensor) -> Tensor:
-        mean, log_std = outputs.chunk(2, 1)
+        log_std = self.log_std.expand_as(outputs)
         drawn = action.reshape(outputs.shape[0], -1)
         if self._has_units:  # in float64, in which numbers far from 0 stay different
             drawn = (drawn.to(torch.float64) - self._middle) / self._unit
-        square = ((drawn.to(outputs.dtype) - mean) * (-log_std).exp()).square()
+        square = ((drawn.to(outputs.dtype) - outputs) * (-log_std).exp()).square()
         return -(square / 2 + log_std + log(2 * pi) / 2).sum(1) - self._log_unit
 
     def _action(self, drawn: Tensor) -> Tensor:
@@ -283,29 +284,30 @@ class Gaussian:
         return drawn.to(self._dtype).view(drawn.shape[0], *self._shape)
 
 
-class Joint:
-    """A mapping of actions, independent of each other. What does not depend on observations is
-    last, as in each of the parts."""
+class Joint(Distribution):
+    """A mapping of actions, independent of each other."""
 
     def __init__(self, parts: Mapping[str, Distribution]) -> None:
-        self._parts = parts
-        self.num_free = sum(each.num_free for each in parts.values())
-        self.num_outputs = sum(each.num_outputs for each in parts.values())
+        super().__init__()
+        self._names = list(parts)
+        self._parts: Any = nn.ModuleList(parts.values())
+        self._sizes = [each.num_outputs for each in parts.values()]
+        self.num_outputs = sum(self._sizes)
+        self.num_noise = sum(each.num_noise for each in parts.values())
 
     def mask(self, outputs: Tensor, mask: Any) -> Tensor:
         if mask is None:
             return outputs
-        changed = {
-            name: part.mask(own, mask.get(name)) for name, part, own in self._divide(outputs)
-        }
-        return self._join(changed)
+        return torch.cat(
+            [part.mask(own, mask.get(name)) for name, part, own in self._divide(outputs)], 1
+        )
 
     def draw(self, outputs: Tensor, noise: Tensor, mask: Any = None) -> dict[str, Any]:
-        each = spread(noise, len(self._parts)).unbind(1)
+        each = torch.split(noise, [part.num_noise for part in self._parts], 1)
         masks = {} if mask is None else mask
         return {
-            name: part.draw(own, number, masks.get(name))
-            for (name, part, own), number in zip(self._divide(outputs), each, strict=True)
+            name: part.draw(own, numbers.squeeze(1), masks.get(name))
+            for (name, part, own), numbers in zip(self._divide(outputs), each, strict=True)
         }
 
     def mode(self, outputs: Tensor) -> dict[str, Any]:
@@ -320,46 +322,16 @@ class Joint:
         found = [part.log_prob(own, action[name]) for name, part, own in self._divide(outputs)]
         return torch.stack(found).sum(0)
 
-    def _divide(self, outputs: Tensor) -> list[tuple[str, Distribution, Tensor]]:
+    def _divide(self, outputs: Tensor) -> Iterator[tuple[str, Any, Tensor]]:
         """Each part with its outputs."""
-        own = [each.num_outputs - each.num_free for each in self._parts.values()]
-        free = [each.num_free for each in self._parts.values()]
-        pieces = torch.split(outputs, [*own, *free], 1)
-        pairs = zip(pieces[: len(own)], pieces[len(own) :], strict=True)
-        return [
-            (name, part, torch.cat(pair, 1))
-            for (name, part), pair in zip(self._parts.items(), pairs, strict=True)
-        ]
-
-    def _join(self, outputs: Mapping[str, Tensor]) -> Tensor:
-        """The opposite of `_divide`."""
-        pairs = []
-        for name, part in self._parts.items():
-            own = part.num_outputs - part.num_free
-            pairs.append((outputs[name][:, :own], outputs[name][:, own:]))
-        return torch.cat([pair[i] for i in range(2) for pair in pairs], 1)
+        return zip(self._names, self._parts, torch.split(outputs, self._sizes, 1), strict=True)
 
 
-_GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15
-_MIX = (-4658895280553007687, -7723592293110705685)  # 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+def standard_normal(noise: Tensor, num: int) -> Tensor:
+    """Return ``[N, num]`` float64 of uniform numbers, ``[N]`` if ``num`` is 1, else ``[N, num]``.
 
-
-def spread(noise: Tensor, num: int) -> Tensor:
-    """Make ``num`` independent uniform numbers of each one, ``[N]`` float64: ``[N, num]``.
-
-    They are the numbers that SplitMix64 (Steele, Lea and Flood 2014) gives from the bits of
-    ``noise`` as its seed, in (0, 1), never 0 or 1. A single one stays as it is.
+    They are finite for all of [0, 1].
     """
-    if num == 1:
-        return noise.clamp(2.0**-54, 1 - 2.0**-53).unsqueeze(1)
-    seed = (noise * 2.0**53).long().unsqueeze(1)
-    z = seed + _GOLDEN * torch.arange(1, num + 1, device=noise.device)
-    for shift, factor in zip((30, 27), _MIX, strict=True):
-        z = (z ^ _shifted(z, shift)) * factor
-    z = _shifted(z ^ _shifted(z, 31), 11)
-    return ((z.double() + 0.5) * 2.0**-53).clamp_(max=1 - 2.0**-53)
-
-
-def _shifted(bits: Tensor, by: int) -> Tensor:
-    """``bits`` as unsigned integers, shifted to the right."""
-    return (bits >> by) & ((1 << (64 - by)) - 1)
+    uniform = noise.view(-1, num).clamp(2.0**-54, 1 - 2.0**-53)
+    normal: Tensor = torch.special.ndtri(uniform)
+    return normal

@@ -121,8 +121,11 @@ class PolicyGraph(nn.Module):
             q_values = masked(agent.q_values(output), mask)
             return q_values, q_values.argmax(1)
         outputs, value = output
-        outputs = agent.distribution.mask(outputs, mask)
-        return outputs, value, agent.distribution.mode(outputs)
+        distribution = agent.distribution
+        outputs = distribution.mask(outputs, mask)
+        deviations = [each.expand(len(outputs), -1) for each in distribution.parameters()]
+        told = torch.cat((outputs, *deviations), 1) if deviations else outputs
+        return told, value, distribution.mode(outputs)
 
     def _bounded(self, action: Any) -> list[Tensor]:
         """The leaves of ``action``, floats within their bounds."""
@@ -162,7 +165,7 @@ def _explain(agent: Any, action: Space) -> tuple[list[Port], str, str]:
         ports = [Port("q_values", (action.counts[0],), "float32", meaning)]
         return ports, "argmax of q_values", "any allowed action now and then (epsilon_evaluation)"
     distribution: Distribution = agent.distribution
-    size = distribution.num_outputs
+    size = distribution.num_outputs + sum(each.numel() for each in distribution.parameters())
     value = Port("value", (), "float32", "of the observation, as the learner's returns count")
     if isinstance(distribution, Categorical | Factored):
         meaning = "of a softmax for each integer of the action, one after the other"

@@ -24,7 +24,8 @@ class PolicyAgent(Agent):
         model: the network, a `PolicyValueModel`, or a `RecurrentModel` that gives a `PolicyValue`.
         graphs: records acting and learning as CUDA graphs. None: they run as they are.
         is_greedy: True: it takes the most probable action, the first of several.
-        distribution: meaning of the network's outputs. Default: logits of a softmax.
+        distribution: meaning of the network's outputs. Default: logits of a softmax. If it has
+            parameters, it becomes a part of ``model``.
     """
 
     def __init__(
@@ -38,6 +39,9 @@ class PolicyAgent(Agent):
         self.model = model
         self.graphs = graphs
         self.distribution = distribution
+        self.num_noise = distribution.num_noise
+        if next(distribution.parameters(), None) is not None:
+            model.action_distribution = distribution  # its deviations learn with the network
         self._choose = _most_probable if is_greedy else _choose
 
     @torch.inference_mode()

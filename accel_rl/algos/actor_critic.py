@@ -13,7 +13,6 @@ from accel_rl.algos.learner_config import LearnerConfig, name_of, require
 from accel_rl.algos.returns import fold_truncation, generalized_advantages, values_beyond
 from accel_rl.algos.task import NetworkSpec
 from accel_rl.models import PolicyValue, Sequences, make_model
-from accel_rl.models.recurrent import WithFree
 from accel_rl.options import option
 from accel_rl.parallel import Exchange
 from accel_rl.spaces import first_leaf, map_leaves, without_mask
@@ -91,13 +90,8 @@ def make_policy_agent(network: NetworkSpec, *, scale_actions: bool = True) -> Po
     env, device = network.env, network.device
     distribution = make_distribution(env.action, device, in_units=scale_actions)
     space = without_mask(env.observation)
-    num_free = distribution.num_free
-    num_heads = distribution.num_outputs - num_free
-    model = make_model(
-        network.model, space, num_heads, network.memory_spec, device, network.unmasked
-    )
-    if num_free:
-        model = WithFree(model, num_free).to(device)
+    head = distribution.num_outputs
+    model = make_model(network.model, space, head, network.memory_spec, device, network.unmasked)
     return PolicyAgent(model, network.graphs, distribution=distribution)
 
 

@@ -131,24 +131,3 @@ class SharedRecurrentModel(RecurrentModel):
         x = with_previous(self.network.features(observation), previous)
         x, state = self.memory(x, state, is_first)
         return self.network.heads(x), state
-
-
-class WithFree(nn.Module):
-    """``network``, with ``num_free`` numbers behind its logits that no observation changes.
-
-    They are parameters, and begin as zeros: the logarithms of deviations, for example.
-    """
-
-    def __init__(self, network: Any, num_free: int) -> None:
-        super().__init__()
-        self.network = network
-        self.free = nn.Parameter(torch.zeros(num_free))
-        if remembers(network):
-            self.state_size, self.previous = network.state_size, network.previous
-
-    def forward(self, observation: Tensor, sequences: Sequences | None = None) -> Any:
-        """Call ``network``, with or without a memory."""
-        (logits, value), state = run(self.network, observation, sequences)
-        behind = self.free.expand(logits.shape[0], -1)
-        output = PolicyValue(torch.cat((logits, behind), 1), value)
-        return output if sequences is None else (output, state)

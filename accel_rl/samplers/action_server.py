@@ -22,7 +22,7 @@ from accel_rl.graphs import without_inference_mode
 from accel_rl.rollout import Rollout, RolloutSpec, carve, layout_bytes
 from accel_rl.samplers.acting_graphs import MOST_ROW_GRAPHS, ActingGraphs
 from accel_rl.samplers.actors import Actor, Kept, Remembering
-from accel_rl.samplers.base import PolicyInput
+from accel_rl.samplers.base import PolicyInput, noise_shape
 from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.spaces import Leaf, as_bytes, map_leaves, tensor_views
 from accel_rl.system.registration import register, unregister
@@ -60,6 +60,7 @@ class ActionServer:
         keeps_rollout: bool = False,
     ) -> None:
         self._agent = agent
+        self.num_noise = agent.num_noise
         self._normalizer: Normalizer | None = None  # of the rollout that is collected
         self._graphs: ActingGraphs | None = None
         self._sizes = T, B = sampler.rollout.action.shape[:2]
@@ -71,7 +72,7 @@ class ActionServer:
         self._rows: _Rows = (
             _SharedRows(sampler, keeps_rollout)
             if device.type == "cpu"
-            else _DeviceRows(sampler, device, keeps_rollout)
+            else _DeviceRows(sampler, device, keeps_rollout, agent.num_noise)
         )
         if agent.graphs is not None and isinstance(self._rows, _DeviceRows):
             # What is remembered lies in rows, so that one graph cannot stand for all of them.
@@ -165,7 +166,7 @@ class _Rows(Protocol):
     """Access to the rows of a rollout, for the agent and the learner."""
 
     def read(self, step: PolicyInput) -> tuple[Any, Tensor]:
-        """Observation ``[n, ...]`` and noise ``[n]``, on the agent's device.
+        """Observation ``[n, ...]`` and noise, on the agent's device.
 
         Of a mapping, the observation is a dict of tensors, views of one.
         """
@@ -233,7 +234,9 @@ class _DeviceRows:
     and for which this one must wait before the `finish` after that.
     """
 
-    def __init__(self, sampler: RolloutSampler, device: torch.device, keeps_rollout: bool) -> None:
+    def __init__(
+        self, sampler: RolloutSampler, device: torch.device, keeps_rollout: bool, num_noise: int = 1
+    ) -> None:
         rollout = sampler.rollout
         num_envs = rollout.action.shape[1]
         self._sampler = sampler
@@ -252,7 +255,8 @@ class _DeviceRows:
         self._before = self._observation  # rows of the rollout before
         if keeps_rollout:
             self._before = torch.empty_like(self._observation)
-        self._noise = torch.empty(num_envs, dtype=torch.float64, pin_memory=True)
+        shape = noise_shape((num_envs,), num_noise)
+        self._noise = torch.empty(shape, dtype=torch.float64, pin_memory=True)
         self._is_first = torch.empty(num_envs, dtype=torch.bool, pin_memory=True)
         self._reward = torch.empty(num_envs, pin_memory=True)
         row = _raw(rollout.action)[0]

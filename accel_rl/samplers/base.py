@@ -171,6 +171,11 @@ def check_memory(spec: RolloutSpec) -> None:
         )
 
 
+def noise_shape(sizes: tuple[int, ...], num_noise: int) -> tuple[int, ...]:
+    """Return the shape of the noise for ``sizes`` actions, each of ``num_noise`` numbers."""
+    return sizes if num_noise == 1 else (*sizes, num_noise)
+
+
 class PolicyInput(NamedTuple):
     """The argument of a policy: the observations of one group of environments at one step.
 
@@ -181,8 +186,9 @@ class PolicyInput(NamedTuple):
         observation: ``[n, ...]``, a view of row ``t`` of the rollout, which the next rollout
             overwrites. If the space is a mapping: ``[n]`` structs with the leaves
             ``observation["camera"]`` and so on.
-        noise: ``[n]`` float64, seeded random numbers in [0, 1). A policy that draws its actions
-            from them returns the same actions for every number of groups and workers.
+        noise: ``[n]`` float64, seeded random numbers in [0, 1); ``[n, k]`` for a policy whose
+            attribute ``num_noise`` is ``k`` and not 1. A policy that draws its actions from them
+            returns the same actions for every number of groups and workers.
         t: the step, ``0 .. T - 1``.
         env_slice: the environments of the group, as columns of the rollout.
         is_first: ``[n]`` bool, True where ``observation`` is the first of an episode, or of a life

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.rollout import Rollout
-from accel_rl.samplers.base import Episode, SamplerState
+from accel_rl.samplers.base import Episode, SamplerState, noise_shape
 from accel_rl.samplers.block import NOISE_STREAM, Carry, EnvStates
 
 MOST_KEPT = 100_000
@@ -175,9 +175,16 @@ class Boundary:
         # observation. Undefined for environments that wait for a reset.
         self._is_first = np.ones(rollout.action.shape[1], np.bool_)
 
-    def draw_noise(self) -> NDArray[np.float64]:
-        """Return the action noise of one rollout, ``[T, B]`` uniform numbers in [0, 1)."""
-        return self._noise.random(self._rollout.action.shape[:2])
+    def draw_noise(self, num_noise: int) -> NDArray[np.float64]:
+        """Return the action noise of one rollout, uniform numbers in [0, 1).
+
+        Args:
+            num_noise: ``k``, numbers for each action.
+
+        Returns:
+            ``[T, B, k]``, or ``[T, B]`` if ``k`` is 1.
+        """
+        return self._noise.random(noise_shape(self._rollout.action.shape[:2], num_noise))
 
     def is_first(self, columns: slice) -> NDArray[np.bool_]:
         """Return where row 0 is the first of an episode, ``[n]``; before `begin_row_zero`."""

@@ -284,7 +284,7 @@ class RolloutSampler(PoolSampler):
     def _collect(self, policy: Policy, move_on: MoveOn | None) -> None:
         rollout, pool, boundary, T = self.rollout, self._pool, self._boundary, self.config.horizon
         self._stage = "collecting"
-        noise = boundary.draw_noise()
+        noise = boundary.draw_noise(getattr(policy, "num_noise", 1))
         for t in range(T):
             for group, columns in enumerate(pool.columns):
                 began = perf_counter()

@@ -23,6 +23,7 @@ from accel_rl.runs.checkpoint import (
 )
 from accel_rl.runs.saved import PACKAGED_WEIGHTS, find_policy, read_trusted_config
 from accel_rl.samplers import PolicyInput
+from accel_rl.samplers.base import noise_shape
 from accel_rl.spaces import (
     Leaf,
     leaves_of,
@@ -96,6 +97,7 @@ class SavedPolicy:
         self.env_spec = env_spec
         self._unbounded = map_leaves(_without_bounds, env_spec.observation)
         self.agent = agent
+        self.num_noise = agent.num_noise
         self._states: RecurrentStates | None = None
         self._num_begun = 0  # places at which calls without a sampler have begun an episode
         self._device = device
@@ -139,7 +141,8 @@ class SavedPolicy:
         else:
             is_first = self._told(is_first, n)
             reward = self._told_reward(reward, is_first)
-            noise, env_slice = self._rng.random(n), slice(0, n)
+            noise = self._rng.random(noise_shape((n,), self.num_noise))
+            env_slice = slice(0, n)
         tensors = tensor_views(self.env_spec.observation, observation)
         observed = map_leaves(lambda each: each.to(self._device), tensors)
         drawn = torch.from_numpy(noise).to(self._device)

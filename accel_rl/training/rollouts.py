@@ -31,6 +31,8 @@ Metrics = Mapping[str, Tensor]
 class Server(Protocol):
     """What the loop needs of an action server: it acts, then hands over the rollout."""
 
+    num_noise: int
+
     def __call__(self, step: PolicyInput) -> Any: ...
 
     def finish(self) -> RolloutTensors: ...
@@ -118,6 +120,7 @@ class PullingServer:
         learns_newest: bool = False,
     ) -> None:
         self._server = server
+        self.num_noise = server.num_noise
         self._exchange = exchange
         self._pull_steps = pull_steps
         self._learns_newest = learns_newest

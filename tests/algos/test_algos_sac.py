@@ -63,8 +63,8 @@ def test_twin_critics_are_two_networks() -> None:
 
 def test_actions_are_within_the_bounds_and_random_ones_everywhere() -> None:
     agent = SACConfig().make_agent(NetworkSpec("auto", SPEC, CPU))
-    noise, observation = torch.rand(4000).double(), torch.randn(4000, 3)
-    ends = torch.tensor([0.0, 1 - 2.0**-53]).double()
+    noise, observation = torch.rand(4000, 2).double(), torch.randn(4000, 3)
+    ends = torch.tensor([0.0, 1 - 2.0**-53]).double().expand(2, 2)
     low, high = torch.tensor([[-1.0, -3], [2, 5]])
     agent.is_random = True
     drawn = agent.act(observation, noise, slice(0, 4000))
@@ -82,7 +82,7 @@ def test_actions_are_within_the_bounds_and_random_ones_everywhere() -> None:
 
 def test_acting_draws_from_the_policy() -> None:
     agent = SACConfig().make_agent(NetworkSpec("auto", SPEC, CPU))
-    noise = (torch.arange(10_000).double() + 0.5) / 10_000
+    noise = ((torch.arange(10_000).double() + 0.5) / 10_000).unsqueeze(1).expand(-1, 2)
     observation = torch.ones(1, 3)
     drawn = agent.unit(agent.act(observation.expand(10_000, 3), noise, slice(0, 10_000)))
     mean, log_std = agent.model.gaussian(observation)
@@ -254,7 +254,7 @@ def test_float_with_equal_bounds_keeps_its_value_and_the_rest_learns() -> None:
         batch.action[..., 1] = 4
         learner.update(batch, 0.0)
     agent.is_random = False
-    chosen = agent.act(torch.randn(50, 3), torch.rand(50).double(), slice(0, 50))
+    chosen = agent.act(torch.randn(50, 3), torch.rand(50, 2).double(), slice(0, 50))
     assert (chosen[:, 1] == 4).all() and chosen[:, 0].std() > 0.1
     assert all(each.isfinite().all() for each in agent.model.parameters())
     assert not torch.equal(agent.model.actor[0].weight, before)
@@ -287,7 +287,7 @@ def test_mapping_of_actions_is_learned_like_one_array_of_their_numbers() -> None
     assert not other.is_random  # it has learned
     for a, b in zip(agent.model.parameters(), other.model.parameters(), strict=True):
         assert torch.allclose(a, b, atol=1e-5)
-    given = torch.randn(50, 3), torch.rand(50).double(), slice(0, 50)
+    given = torch.randn(50, 3), torch.rand(50, 2).double(), slice(0, 50)
     expected, found = agent.act(*given), other.act(*given)
     assert found["push"].dtype == torch.float32 and found["turn"]["x"].dtype == torch.float64
     assert torch.allclose(found["push"], expected[:, :1], atol=1e-4)

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch import distributions as reference
 
 from accel_rl.agents import make_distribution
-from accel_rl.agents.distributions import spread
+from accel_rl.agents.distributions import Distribution, standard_normal
+from accel_rl.samplers.base import noise_shape
 from accel_rl.spaces import Leaf, Space, discrete
 
 pytestmark = pytest.mark.numeric
@@ -70,6 +71,16 @@ def sizes(space: Space) -> tuple[int, int]:
     return sum(space.counts or [2] * prod(space.shape)), 0
 
 
+def set_deviations(distribution: Distribution, logarithms: Tensor) -> None:
+    for each in distribution.parameters():
+        each.data, logarithms = logarithms[: each.numel()], logarithms[each.numel() :]
+
+
+def noise_for(distribution: Distribution, N: int) -> Tensor:
+    shape = noise_shape((N,), distribution.num_noise)
+    return torch.rand(shape, dtype=torch.float64)
+
+
 def pick(action: Any, i: int) -> Any:
     if isinstance(action, dict):
         return {name: pick(each, i) for name, each in action.items()}
@@ -81,15 +92,17 @@ def test_log_probability_and_entropy_are_those_of_the_parts(name: str) -> None:
     space, N = SPACES[name], 6
     distribution = make_distribution(space, CPU)
     n, free = sizes(space)
-    assert (distribution.num_outputs, distribution.num_free) == (n + free, free)
-    generator = torch.Generator().manual_seed(0)
-    outputs = torch.randn(N, n + free, generator=generator, dtype=torch.float64)
-    action = distribution.draw(outputs, torch.rand(N, generator=generator, dtype=torch.float64))
+    deviations = torch.randn(free, dtype=torch.float64)
+    set_deviations(distribution, deviations)
+    outputs = torch.randn(N, n, dtype=torch.float64)
+    assert distribution.num_outputs == n
+    action = distribution.draw(outputs, noise_for(distribution, N))
     found = distribution.evaluate(outputs, action)
     assert torch.equal(distribution.log_prob(outputs, action), found.log_prob)
     for i in range(N):
-        expected = slow(space, outputs[i, :n], outputs[i, n:], pick(action, i))
-        assert np.allclose((found.log_prob[i], found.entropy[i]), expected, rtol=1e-5)
+        expected = slow(space, outputs[i], deviations, pick(action, i))
+        both = found.log_prob[i].item(), found.entropy[i].item()
+        assert np.allclose(both, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", SPACES)
@@ -99,7 +112,7 @@ def test_draws_have_the_dtype_and_shape_of_the_space_and_their_mode_is_the_likel
     space, N = SPACES[name], 500
     distribution = make_distribution(space, CPU)
     outputs = torch.randn(1, distribution.num_outputs, dtype=torch.float64).expand(N, -1)
-    noise = torch.rand(N, dtype=torch.float64)
+    noise = noise_for(distribution, N)
     drawn, mode = distribution.draw(outputs, noise), distribution.mode(outputs)
     assert again(drawn, distribution.draw(outputs, noise))
     check_form(space, drawn)
@@ -130,7 +143,7 @@ def test_frequencies_of_integers_equal_their_softmax() -> None:
     N, rng = 40_000, np.random.default_rng(0)
     distribution = make_distribution(INTEGERS, CPU)
     logits = torch.from_numpy(rng.normal(size=distribution.num_outputs))
-    action = distribution.draw(logits.expand(N, -1), torch.from_numpy(rng.random(N))).numpy()
+    action = distribution.draw(logits.expand(N, -1), torch.from_numpy(rng.random((N, 3)))).numpy()
     for i, (part, low) in enumerate(zip(logits.split([2, 4, 5]), (0, -1, 5), strict=True)):
         expected = part.softmax(0).numpy()
         found = np.bincount(action[:, i] - low, minlength=len(part)) / N
@@ -141,8 +154,9 @@ def test_floats_have_their_means_and_deviations() -> None:
     N, rng = 40_000, np.random.default_rng(0)
     distribution = make_distribution(FLOATS, CPU)
     mean, log_std = torch.tensor([0.0, 1, -2, 30]).double(), torch.tensor([0.0, -1, 1, 0.5])
-    outputs = torch.cat((mean, log_std.double())).expand(N, -1)
-    action = distribution.draw(outputs, torch.from_numpy(rng.random(N))).view(N, 4).double()
+    set_deviations(distribution, log_std)
+    action = distribution.draw(mean.expand(N, -1), torch.from_numpy(rng.random((N, 4))))
+    action = action.view(N, 4).double()
     std = log_std.exp().double()
     assert ((action.mean(0) - mean).abs() < 4 * std / N**0.5).all()
     assert ((action.std(0) / std - 1).abs() < 0.02).all()
@@ -151,12 +165,12 @@ def test_floats_have_their_means_and_deviations() -> None:
 
 def test_floats_begin_in_the_middle_of_their_bounds_with_half_the_width_as_deviation() -> None:
     N = 1000
-    outputs = torch.zeros(N, 10)
+    outputs = torch.zeros(N, 5)
     for space, middle, deviation in (
         (FAR, *zip(*UNITS[FAR], strict=True)),
         (Leaf((5,), FAR.dtype, -3e307, 3e307), [0] * 5, [1] * 5),  # which are none
     ):
-        drawn = make_distribution(space, CPU).draw(outputs, torch.rand(N).double())
+        drawn = make_distribution(space, CPU).draw(outputs, torch.rand(N, 5).double())
         error = 4 * torch.tensor(deviation) / N**0.5
         assert ((drawn.mean(0) - torch.tensor(middle)).abs() < error).all()
         torch.testing.assert_close(drawn.std(0), torch.tensor(deviation).double(), rtol=0.1, atol=0)
@@ -166,7 +180,7 @@ def test_floats_begin_in_the_middle_of_their_bounds_with_half_the_width_as_devia
 
 @pytest.mark.parametrize("space", [FLOATS, Leaf((4,), np.dtype(np.float32))], ids=["1", "none"])
 def test_floats_between_minus_one_and_one_are_those_of_no_bounds_to_the_bit(space: Leaf) -> None:
-    outputs, noise = torch.randn(50, 8), torch.rand(50).double()
+    outputs, noise = torch.randn(50, 4), torch.rand(50, 4).double()
     found, plain = make_distribution(space, CPU), make_distribution(space, CPU, in_units=False)
     action = found.draw(outputs, noise)
     assert torch.equal(action, plain.draw(outputs, noise))
@@ -180,7 +194,7 @@ def test_masked_integers_are_never_drawn_and_have_no_probability() -> None:
     distribution, N = make_distribution(INTEGERS, CPU), 2000
     mask = torch.tensor([[1, 0, 0, 1, 1, 0, 0, 0, 1, 0, 1]]).expand(N, -1)
     outputs = distribution.mask(torch.randn(N, 11), mask).requires_grad_()
-    for noise in (torch.rand(N).double(), torch.zeros(N).double(), torch.ones(N).double()):
+    for noise in (torch.rand(N, 3).double(), *torch.zeros(1, N, 3), *torch.ones(1, N, 3).double()):
         action = distribution.draw(outputs, noise.clamp(max=1 - 2**-53), mask)
         assert set(action[:, 0].tolist()) == {0}
         assert set(action[:, 1].tolist()) <= {0, 1} and set(action[:, 2].tolist()) <= {7, 9}
@@ -196,36 +210,29 @@ def test_masked_integers_are_never_drawn_and_have_no_probability() -> None:
 def test_masks_of_a_mapping_are_those_of_its_parts() -> None:
     space: Space = {"move": FLOATS, "tool": discrete(3)}
     distribution = make_distribution(space, CPU)
-    outputs, mask = torch.randn(8, 11), {"tool": torch.tensor([[0, 1, 0]]).expand(8, -1)}
+    outputs, mask = torch.randn(8, 7), {"tool": torch.tensor([[0, 1, 0]]).expand(8, -1)}
     masked = distribution.mask(outputs, mask)
-    drawn = distribution.draw(masked, torch.rand(8).double(), mask)
+    drawn = distribution.draw(masked, torch.rand(8, 5).double(), mask)
     assert drawn["tool"].tolist() == [1] * 8
-    plain = make_distribution(FLOATS, CPU).evaluate(
-        torch.cat((outputs[:, :4], outputs[:, 7:]), 1), drawn["move"]
-    )
+    plain = make_distribution(FLOATS, CPU).evaluate(outputs[:, :4], drawn["move"])
     found = distribution.evaluate(masked, drawn)
     assert torch.allclose(found.log_prob, plain.log_prob, atol=1e-5)
 
 
-def test_uniform_numbers_of_one_are_uniform_and_independent() -> None:
+def test_parts_of_a_mapping_are_drawn_from_numbers_of_their_own() -> None:
     N = 20_000
-    found = spread(torch.rand(N, dtype=torch.float64), 5).numpy()
-    assert found.min() > 0 and found.max() < 1
-    for k in range(5):
-        counts = np.histogram(found[:, k], 20, (0, 1))[0]
-        assert ((counts - N / 20) ** 2 / (N / 20)).sum() < 45  # chi-squared, 19 degrees: p 0.001
-    assert abs(np.corrcoef(found.T) - np.eye(5)).max() < 0.03
-    ends = torch.tensor([0.0, 2.0**-53, 1 - 2.0**-53], dtype=torch.float64)
-    for num in (1, 3):
-        numbers = torch.special.ndtri(spread(ends, num))
-        assert torch.isfinite(numbers).all()
+    space: Space = {"a": discrete(2), "b": BOOLEANS, "c": FLOATS}
+    distribution = make_distribution(space, CPU)
+    drawn = distribution.draw(torch.zeros(N, distribution.num_outputs), noise_for(distribution, N))
+    numbers = torch.cat([each.reshape(N, -1).double() for each in drawn.values()], 1)
+    assert distribution.num_noise == 9
+    assert (torch.corrcoef(numbers.T) - torch.eye(9)).abs().max() < 0.03
 
 
-def test_spread_is_splitmix64() -> None:
-    """The first numbers from seed 0, as every published implementation gives them."""
-    expected = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
-    found = spread(torch.zeros(1, dtype=torch.float64), 3)[0].tolist()
-    assert np.allclose(found, [(bits >> 11) / 2**53 for bits in expected], rtol=0, atol=1e-15)
+def test_normal_numbers_are_finite_at_the_ends() -> None:
+    ends = torch.tensor([0.0, 2.0**-53, 1 - 2.0**-53, 1.0], dtype=torch.float64)
+    assert standard_normal(ends, 1).shape == (4, 1) and standard_normal(ends, 4).shape == (1, 4)
+    assert torch.isfinite(standard_normal(ends, 2)).all()
 
 
 def test_integers_without_bounds_are_refused() -> None:

@@ -35,6 +35,8 @@ class Exchange:
 class Server:
     """Acts with the first parameter, and hands over a rollout of five rows."""
 
+    num_noise = 1
+
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
 
@@ -66,7 +68,7 @@ def test_parameters_are_pulled_within_a_rollout_and_with_ratios_before_learning(
 def test_recurrent_state_of_a_pulling_server_is_that_of_the_one_within() -> None:
     state = torch.ones(2)
     given: list[torch.Tensor | None] = []
-    within: Any = SimpleNamespace(get_state=lambda: state, set_state=given.append)
+    within: Any = SimpleNamespace(get_state=lambda: state, set_state=given.append, num_noise=1)
     server = PullingServer(within, object.__new__(StoreExchange), pull_steps=2)
     server.set_state(server.get_state())
     assert given == [state]

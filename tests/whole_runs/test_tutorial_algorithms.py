@@ -138,7 +138,7 @@ def swings(seed: int) -> RolloutTensors:
 @pytest.mark.usefixtures("modules")
 def test_td3_acts_by_noise_and_is_evaluated_without() -> None:
     learner, _ = make_td3()
-    agent, noise = learner.agent, torch.rand(2, 4).double()
+    agent, noise = learner.agent, torch.rand(2, 4, 2).double()
     assert agent.is_random
     for seed in range(2):
         learner.update(swings(seed), 0.0)

@@ -1,14 +1,11 @@
 """The queue between predictors and trainers: nothing lost, bounded, closed for both sides."""
 
-import os
-import signal
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tiers import PROCESSES
+from queued_play import switching_often
 
 from accel_rl.ga3c.queue import ClosableQueue, QueueClosed
 
@@ -16,42 +13,13 @@ Item = tuple[int, ...]  # producer, number, and as many more as make its length
 
 
 @pytest.fixture
-def switching_often() -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
-
-
-def run_all(*calls: Callable[[], None]) -> list[threading.Thread]:
-    threads = [threading.Thread(target=call, daemon=True) for call in calls]
-    for thread in threads:
-        thread.start()
-    return threads
-
-
-def join_all(threads: list[threading.Thread]) -> None:
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
-
-
-def outcome(call: Callable[[], object], to: list[object]) -> Callable[[], None]:
-    """Notes in ``to`` what ``call`` returns or raises."""
-
-    def run() -> None:
-        try:
-            to.append(call())
-        except (QueueClosed, TimeoutError) as error:
-            to.append(error)
-
-    return run
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as threads:
+        yield threads
 
 
 @pytest.mark.parametrize("capacity", [1, 3, 50])
-def test_many_producers_and_consumers_conserve_items_and_each_producers_order(
-    capacity, switching_often
-):
+def test_many_producers_and_consumers_conserve_items_and_each_producers_order(capacity, threads):
     queue = ClosableQueue[Item](capacity)
     num_items, batches, sizes = 200, [[] for _ in range(3)], []
 
@@ -68,10 +36,13 @@ def test_many_producers_and_consumers_conserve_items_and_each_producers_order(
         except QueueClosed:
             pass
 
-    consumers = run_all(*(lambda c=c: consume(c) for c in range(3)))
-    join_all(run_all(*(lambda p=p: produce(p) for p in range(4))))
-    queue.close()
-    join_all(consumers)
+    with switching_often():
+        consumers = [threads.submit(consume, c) for c in range(3)]
+        for producer in [threads.submit(produce, p) for p in range(4)]:
+            producer.result(60)
+        queue.close()
+        for consumer in consumers:
+            consumer.result(60)
     taken = [item for own in batches for batch in own for item in batch]
     assert sorted(item[:2] for item in taken) == [
         (producer, number) for producer in range(4) for number in range(num_items)
@@ -91,15 +62,14 @@ def test_take_gives_as_few_items_as_have_the_length_asked_for():
     assert queue.take(0, 1) == [(3, 3)]
 
 
-def test_take_waits_for_the_length_asked_for():
-    queue, taken = ClosableQueue[Item](10), []
-    threads = run_all(outcome(lambda: queue.take(4, 10), taken))
+def test_take_waits_for_the_length_asked_for(threads):
+    queue = ClosableQueue[Item](10)
+    taken = threads.submit(queue.take, 4, 10)
     queue.put([(0, 0, 0)], 1)
     time.sleep(0.05)
-    assert not taken
+    assert not taken.done()
     queue.put([(1, 1)], 1)
-    join_all(threads)
-    assert taken == [[(0, 0, 0), (1, 1)]]
+    assert taken.result(60) == [(0, 0, 0), (1, 1)]
 
 
 def test_full_queue_gives_what_it_has_and_takes_nothing_at_once():
@@ -110,14 +80,13 @@ def test_full_queue_gives_what_it_has_and_takes_nothing_at_once():
     assert queue.take(100, 1) == [(0, 0), (1, 1)]
 
 
-def test_put_waits_for_room():
-    queue, put = ClosableQueue[Item](2), []
-    threads = run_all(outcome(lambda: queue.put([(i, i) for i in range(5)], 10), put))
+def test_put_waits_for_room(threads):
+    queue = ClosableQueue[Item](2)
+    put = threads.submit(queue.put, [(i, i) for i in range(5)], 10)
     time.sleep(0.05)
-    assert len(queue) == 2 and not put
+    assert len(queue) == 2 and not put.done()
     assert [queue.take(1, 1)[0][0] for _ in range(3)] == [0, 1, 2]
-    join_all(threads)
-    assert put == [None]
+    put.result(60)
     assert queue.take(4, 1) == [(3, 3), (4, 4)]
 
 
@@ -145,17 +114,15 @@ def test_closed_queue_tells_the_first_error_that_closed_it():
         queue.take(1, 1)
 
 
-def test_waiting_threads_wake_on_close():
-    full, empty, outcomes = ClosableQueue[Item](1), ClosableQueue[Item](1), []
+def test_waiting_threads_wake_on_close(threads):
+    full, empty = ClosableQueue[Item](1), ClosableQueue[Item](1)
     full.put([(0, 0)], 1)
-    puts = [outcome(lambda: full.put([(1, 1)], 60), outcomes) for _ in range(3)]
-    takes = [outcome(lambda: empty.take(1, 60), outcomes) for _ in range(3)]
-    threads = run_all(*puts, *takes)
+    waiting = [threads.submit(full.put, [(1, 1)], 60) for _ in range(3)]
+    waiting += [threads.submit(empty.take, 1, 60) for _ in range(3)]
     time.sleep(0.05)
     full.close()
     empty.close()
-    join_all(threads)
-    assert [type(each) for each in outcomes] == [QueueClosed] * 6
+    assert [type(each.exception(60)) for each in waiting] == [QueueClosed] * 6
     assert full.take(1, 1) == [(0, 0)]
 
 
@@ -179,34 +146,3 @@ def test_waits_end_and_say_what_was_waited_for():
     with pytest.raises(TimeoutError, match=full):
         queue.put([(1, 1), (2, 2)], 0.05)
     assert queue.take(4, 1) == [(0, 0), (1, 1)]
-
-
-@PROCESSES
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_queue_is_closed_in_a_fork_whoever_had_its_lock() -> None:
-    queue: ClosableQueue[str] = ClosableQueue(2)
-    queue.put(["item"], 1)
-    held, may_go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with queue._changed:
-            held.set()
-            may_go_on.wait(60)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert held.wait(60)
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(60)
-        code = 1
-        try:
-            with pytest.raises(QueueClosed, match=rf"of process {os.getppid()}, .* is a fork"):
-                queue.take(1, 1)
-            code = 0
-        finally:
-            os._exit(code)
-    code = os.waitpid(pid, 0)[1]
-    may_go_on.set()
-    thread.join()
-    assert code == 0 and queue.take(1, 1) == ["item"]

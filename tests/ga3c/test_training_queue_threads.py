@@ -1,13 +1,14 @@
 """GA3C's threads and what is read of them, when several change things at the same time."""
 
-import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from queued_play import switching_often
 
 from accel_rl.agents import PolicyAgent
 from accel_rl.ga3c.learner import GA3C, GA3CConfig
@@ -73,14 +74,8 @@ def test_meter_reads_while_trainers_count() -> None:
             with threads._lock:
                 threads.trainings.lags[lag] += 1
 
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    trainer = threading.Thread(target=train)
-    trainer.start()
-    try:
-        while trainer.is_alive():
+    with switching_often(1e-6), ThreadPoolExecutor(1) as trainers:
+        trainer = trainers.submit(train)
+        while not trainer.done():
             meter.take()
-    finally:
-        trainer.join()
-        sys.setswitchinterval(before)
     assert sum(threads.read_trainings().lags.values()) == 100_000

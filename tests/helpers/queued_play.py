@@ -64,6 +64,17 @@ def take_all(sampler: QueuedSampler) -> list[Segment]:
 
 
 @contextmanager
+def switching_often(seconds: float = 1e-5) -> Iterator[None]:
+    """Let threads take turns as often as can be within."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(seconds)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+@contextmanager
 def predictors(sampler: QueuedSampler, number: int = 3) -> Iterator[list[BaseException]]:
     """Threads that serve within, switched as often as can be; what they raised."""
     errors: list[BaseException] = []
@@ -78,16 +89,14 @@ def predictors(sampler: QueuedSampler, number: int = 3) -> Iterator[list[BaseExc
         except BaseException as error:
             errors.append(error)
 
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
     threads = [threading.Thread(target=run, name=f"predictor {i}") for i in range(number)]
     for thread in threads:
         thread.start()
     try:
-        yield errors
+        with switching_often():
+            yield errors
     finally:
         is_over.set()
         for thread in threads:
             thread.join(20)
-        sys.setswitchinterval(before)
         assert not any(thread.is_alive() for thread in threads)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import sys
 from collections.abc import Iterator
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from frames import frames_of
 from store_learners import Sum, push, zeros
 from torch import nn
 
@@ -180,19 +179,9 @@ def test_two_in_one_process_exclude_each_other(is_another: bool) -> None:
 
 @pytest.mark.parametrize("rule", [RMSPROP, ADAM], ids=["rmsprop", "adam"])
 def test_push_of_three_chunks_takes_few_frames(rule: Rule) -> None:
-    frames = []
-
-    def note(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and "/accel_rl/" in frame.f_code.co_filename:
-            frames.append(frame.f_code.co_qualname)
-
     with shared(rule) as exchange:
         step(exchange, 0)
-        sys.setprofile(note)
-        try:
-            exchange.step(lr=0.01)
-        finally:
-            sys.setprofile(None)
+        frames = frames_of(lambda: exchange.step(lr=0.01))
     assert len(frames) <= 36, frames
 
 

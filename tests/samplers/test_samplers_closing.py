@@ -17,6 +17,7 @@ from sampler_cases import worker_pids, zeros
 from tiers import PROCESSES, slow
 from toy_envs import CloseHangs, FaultyEnv, ToyEnv
 
+from accel_rl.ga3c.queue import QueueClosed
 from accel_rl.ga3c.sampler import Prediction, QueuedSampler
 from accel_rl.samplers import (
     ParallelSampler,
@@ -109,7 +110,7 @@ def test_fork_can_neither_use_nor_close_what_its_parent_goes_on_with(name):
     for sampler in samplers:
         sampler.reset() if name == "step" else sampler.start()
         use(sampler)
-    rollout = (samplers[0]._pool if name == "step" else samplers[0]).rollout
+    rollout = (samplers[0]._pool.arrays if name == "step" else samplers[0]).rollout
     before = rollout.copy()
     held, may_go_on = threading.Event(), threading.Event()
     # In the fork its locks are held by a thread that is not there.
@@ -122,6 +123,9 @@ def test_fork_can_neither_use_nor_close_what_its_parent_goes_on_with(name):
         try:
             with pytest.raises(SamplerError, match=rf"of process {os.getppid()}, .* is a fork; ma"):
                 use(samplers[0])
+            if isinstance(samplers[0], QueuedSampler):
+                with pytest.raises(QueueClosed, match=rf"of process {os.getppid()}, .* is a fork"):
+                    samplers[0].training_queue.take(1, 1)
             samplers[0].close()
             code = 0
         finally:

@@ -183,6 +183,14 @@ def check_settings(config: Any) -> None:
             object.__setattr__(config, name, tuple(value))
 
 
+def require(config: object, what: str, holds: Callable[[float], bool], *names: str) -> None:
+    """Raise ValueError for the first of the fields ``names`` that is a number and not ``what``."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not holds(value):
+            raise ValueError(f"{name} is {value}; it must be {what}")
+
+
 def check_kind(declared: Any, **given: object) -> None:
     """Raise ValueError unless all the ``given`` arguments are as ``declared``, an annotation."""
     for name, value in given.items():

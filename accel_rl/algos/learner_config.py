@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from math import isfinite
 from typing import ClassVar, Literal
@@ -11,6 +10,7 @@ from accel_rl.agents import Agent
 from accel_rl.algos.learner import Learner
 from accel_rl.algos.task import Batch, LearnerSpec, NetworkSpec, RunOptions, SamplerOptions
 from accel_rl.options import check_settings, option, when
+from accel_rl.options import require as require
 from accel_rl.parallel import LASAGNE_EPS, Exchange, Rule
 
 
@@ -198,14 +198,6 @@ class LearnerConfig:
             progress: completed share of the schedule, in [0, 1].
         """
         return 1 - progress if self.lr_schedule == "linear" else 1.0
-
-
-def require(config: object, what: str, holds: Callable[[float], bool], *names: str) -> None:
-    """Raises ValueError for the first of the fields ``names`` that is a number and not ``what``."""
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and not holds(value):
-            raise ValueError(f"{name} is {value}; it must be {what}")
 
 
 def name_of(config: LearnerConfig) -> str:

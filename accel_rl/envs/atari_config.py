@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from accel_rl.options import check_settings, option
+from accel_rl.options import check_settings, option, require
 
 SIZES = {"104x80": (104, 80), "84x84": (84, 84)}  # rows, columns
 
@@ -49,13 +49,8 @@ class AtariConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        for name in ("frame_skip", "frame_stack", "max_episode_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.max_noops < 0:
-            raise ValueError(f"max_noops is {self.max_noops}; it must be at least 0")
-        if not 0 <= self.sticky_actions < 1:
-            raise ValueError(
-                f"sticky_actions is {self.sticky_actions}; it must be a probability below 1 "
-                f"(0: none)"
-            )
+        counts = ("frame_skip", "frame_stack", "max_episode_steps")
+        require(self, "at least 1", lambda value: value >= 1, *counts)
+        require(self, "at least 0", lambda value: value >= 0, "max_noops")
+        is_probability = "a probability below 1 (0: none)"
+        require(self, is_probability, lambda value: 0 <= value < 1, "sticky_actions")

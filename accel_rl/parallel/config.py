@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from accel_rl.options import check_settings, option, when
+from accel_rl.options import check_settings, option, require, when
 
 
 def _pulls_nothing(run: Any) -> str | Literal[False]:
@@ -43,14 +43,8 @@ class ParallelConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        for name in ("sync_period", "pull_steps"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
-        if not self.learner_timeout_seconds > 0:
-            raise ValueError(
-                f"learner_timeout_seconds is {self.learner_timeout_seconds}; it must be above 0"
-            )
+        require(self, "at least 1", lambda value: value >= 1, "sync_period", "pull_steps")
+        require(self, "above 0", lambda value: value > 0, "learner_timeout_seconds")
         if self.sync == "all_reduce" and self.on_learner_failure == "continue":
             raise ValueError(
                 "on_learner_failure=continue needs sync=store: in an all-reduce every learner "

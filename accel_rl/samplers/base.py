@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.envs.base import EnvSpec
-from accel_rl.options import check_seed, check_settings, option, when
+from accel_rl.options import check_seed, check_settings, option, require, when
 from accel_rl.rollout import RolloutSpec, layout_bytes
 from accel_rl.system.topology import free_memory
 
@@ -121,15 +121,12 @@ class SamplerConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        for name in ("num_envs", "horizon", "num_groups", "cores_per_worker"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("decorrelation_steps", "max_worker_restarts"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 0")
-        for name in ("step_timeout_seconds", "reset_timeout_seconds"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0 seconds")
+        counts = ("num_envs", "horizon", "num_groups", "cores_per_worker")
+        require(self, "at least 1", lambda value: value >= 1, *counts)
+        at_least_zero = ("decorrelation_steps", "max_worker_restarts")
+        require(self, "at least 0", lambda value: value >= 0, *at_least_zero)
+        timeouts = ("step_timeout_seconds", "reset_timeout_seconds")
+        require(self, "above 0 seconds", lambda value: value > 0, *timeouts)
         if self.num_envs % self.num_groups:
             near = self.num_envs // self.num_groups * self.num_groups or self.num_groups
             raise ValueError(

@@ -11,6 +11,8 @@ import psutil
 import pytest
 from counting_env import CountingEnv
 from queued_play import (
+    Step,
+    expected_segments,
     make_sampler,
     policy,
     predictors,
@@ -33,8 +35,8 @@ COUNTING = partial(CountingEnv, truncation=0.4, life_interval=4)
 
 
 @cache
-def trajectory(b: int, generation: int, num_steps: int = 4000) -> list[tuple]:
-    """Steps of environment ``b`` in a plain loop: observation, action, reward, ends, value."""
+def trajectory(b: int, generation: int, num_steps: int = 4000) -> list[Step]:
+    """Steps of environment ``b`` in a plain loop."""
     env = COUNTING()
     env.seed(environment_seed(SEED, b, generation).spawn(1)[0])
     rng = np.random.default_rng(np.random.SeedSequence(SEED, spawn_key=(1, b, generation)))
@@ -50,33 +52,16 @@ def trajectory(b: int, generation: int, num_steps: int = 4000) -> list[tuple]:
         value = float(value_of(observation))
         if result.episode_ended and result.truncated:
             env.reset(observation)
-        ends = (result.terminated, result.terminated or result.truncated)
-        steps.append((before.tolist(), action, result.reward, *ends, value))
+        end = "t" if result.terminated else "c" if result.truncated else "."
+        steps.append(Step(before.tolist(), action, result.reward, 7, end, value))
     return steps
-
-
-def expected_segments(steps: list[tuple], gamma: float) -> list[list[tuple]]:
-    """Of gamma 0 or 1, the last one ended by the end of ``steps``."""
-    segments, running = [], []
-    for index, (_, _, _, terminated, ended, value) in enumerate(steps):
-        running.append(steps[index])
-        if ended or len(running) == T or index == len(steps) - 1:
-            tails = [sum(step[2] for step in running[k:]) for k in range(len(running))]
-            returns = [step[2] for step in running] if gamma == 0 else tails
-            if gamma == 1 and not terminated:
-                returns = [return_ + value for return_ in returns]
-            segments.append(
-                [(step[0], step[1], r) for step, r in zip(running, returns, strict=True)]
-            )
-            running = []
-    return segments
 
 
 def by_environment(segments) -> dict[int, list[list[tuple]]]:
     """Segments of each environment in the order of their steps, by the number that it tells."""
     found = defaultdict(list)
     for segment in segments:
-        fields = (segment.observation, segment.action, segment.return_)
+        fields = (segment.observation, segment.action, segment.return_, segment.version)
         steps = list(zip(*(field.tolist() for field in fields), strict=True))
         found[steps[0][0][0]].append(steps)
     for own in found.values():
@@ -93,8 +78,9 @@ def assert_all_as_alone(segments, num_envs: int, most_generations: int, gamma: f
     }
     found = by_environment(segments)
     for identity, own in found.items():
-        num_steps = sum(map(len, own))
-        assert own == expected_segments(alone[identity][:num_steps], gamma)
+        *before, last = alone[identity][: sum(map(len, own))]
+        last = last._replace(end=last.end.replace(".", "c"))  # of one that left
+        assert own == expected_segments([*before, last], T, gamma, limit_ends=False)
     return len(found)
 
 
@@ -112,7 +98,6 @@ def test_every_step_is_in_one_segment_as_in_a_plain_loop(num_agents, envs_per_ag
     num_envs = num_agents * envs_per_agent
     assert assert_all_as_alone(segments, num_envs, 1, gamma) == num_envs
     assert 0 <= steps - sum(map(len, segments)) <= num_envs * (T - 1)
-    assert all((segment.version == 7).all() for segment in segments)
 
 
 @pytest.mark.parametrize(

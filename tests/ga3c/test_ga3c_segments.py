@@ -2,11 +2,12 @@
 
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 from batches import LoopBatch
+from queued_play import Step, expected_segments
 from toy_envs import ScriptedEnv
 
 from accel_rl.envs.base import StepResult
@@ -18,38 +19,6 @@ from accel_rl.samplers.make_block import make_block
 
 GAMMA = 0.9
 GAMES = ["." * k + end for k, end in product(range(7), ["t", "c", "b", "l.c", "lt"])]
-
-
-class Step(NamedTuple):
-    observation: list[int]
-    action: int
-    reward: float
-    version: int
-    end: str  # as in `ScriptedEnv`
-    value: float  # of what was seen behind it, of an episode's end if it was cut off there
-
-
-def expected_segments(
-    steps: list[Step], horizon: int, gamma: float, limit_ends: bool
-) -> list[list[tuple]]:
-    """The segments of one environment's steps: by Babaeizadeh et al. 2017, section 4.1."""
-    segments, running = [], []
-    for step in steps:
-        running.append(step)
-        is_last = step.end in ("ltbc" if limit_ends else "ltb")
-        if not (is_last or step.end == "c" or len(running) == horizon):
-            continue
-        segment = []
-        for k, own in enumerate(running):
-            return_ = 0.0
-            for j in range(k, len(running)):
-                return_ += gamma ** (j - k) * running[j].reward
-            if not is_last:
-                return_ += gamma ** (len(running) - k) * step.value
-            segment.append((own.observation, own.action, return_, own.version))
-        segments.append(segment)
-        running = []
-    return segments
 
 
 def probability_of(version: np.ndarray | int, columns: np.ndarray) -> np.ndarray:

@@ -42,36 +42,28 @@ def test_simulators_time_is_that_of_the_agents_that_run() -> None:
     assert shares.read().simulating == pytest.approx(510.0)
 
 
-def test_shares_are_of_training_time() -> None:
-    # 10 s, in which of two threads one acts for 4 s and waits before the full training queue for 1,
-    # and the other one learns for 6 s.
+@pytest.mark.parametrize(
+    ("left_out", "readings", "expected"),
+    [
+        # 10 s, in which one of two threads acts for 4 s and waits before the full training queue
+        # for 1, and the other one learns for 6 s.
+        (0.0, [(10.0, 6.0, QueueTimes(predictor_busy=4.0, predictor_blocked=1.0))], (4.5, 2, 3.5)),
+        # Both learn for the first 2 s, which is known when they have; then they wait for 1 s.
+        (0.0, [(1.0, 0.0), (2.0, 4.0), (3.0, 4.0)], (1.0, 0.0, 2.0)),
+        # Trainers learned for 5 s while the clock stood still, in an evaluation.
+        (5.0, [(10.0, 11.0)], (7.0, 0.0, 3.0)),
+    ],
+    ids=["training", "update between readings", "evaluation"],
+)
+def test_shares_are_of_training_time(left_out, readings, expected) -> None:
     sampler, threads, records = make_fakes()
     shares = Shares(sampler, threads, records)
-    records.seconds = 10.0
-    sampler.queue_times = QueueTimes(predictor_busy=4.0, predictor_blocked=1.0)
-    threads.trainings.seconds = 6.0
-    times = shares.read()
-    assert (times.policy, records.learning_seconds) == pytest.approx((2.0, 3.5))
-    assert times.waiting == pytest.approx(4.5)
-
-
-def test_update_between_two_readings_leaves_the_sum_of_shares_as_it_is() -> None:
-    # Both threads learn for the first 2 s, which is known when they have; then they wait for 1 s.
-    sampler, threads, records = make_fakes()
-    shares = Shares(sampler, threads, records)
-    for records.seconds, threads.trainings.seconds in ((1.0, 0.0), (2.0, 4.0), (3.0, 4.0)):
+    shares.leave_out(left_out)
+    for records.seconds, threads.trainings.seconds, *queue_times in readings:
+        for sampler.queue_times in queue_times:
+            pass
         times = shares.read()
-    assert (times.waiting, records.learning_seconds) == pytest.approx((1.0, 2.0))
-
-
-def test_learning_while_the_clock_stood_still_is_left_out_of_the_shares() -> None:
-    sampler, threads, records = make_fakes()
-    shares = Shares(sampler, threads, records)
-    threads.trainings.seconds = 5.0  # in an evaluation
-    shares.leave_out(5.0)
-    records.seconds, threads.trainings.seconds = 10.0, 11.0
-    times = shares.read()
-    assert (records.learning_seconds, times.waiting) == pytest.approx((3.0, 7.0))
+    assert (times.waiting, times.policy, records.learning_seconds) == pytest.approx(expected)
 
 
 def test_evaluations_within_an_interval_do_not_keep_the_tuner_from_ending_it(tmp_path) -> None:

@@ -4,7 +4,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -100,3 +100,35 @@ def predictors(sampler: QueuedSampler, number: int = 3) -> Iterator[list[BaseExc
         for thread in threads:
             thread.join(20)
         assert not any(thread.is_alive() for thread in threads)
+
+
+class Step(NamedTuple):
+    observation: list[int]
+    action: int
+    reward: float
+    version: int
+    end: str  # as in `ScriptedEnv`
+    value: float  # of what was seen behind it, of an episode's end if it was cut off there
+
+
+def expected_segments(
+    steps: list[Step], horizon: int, gamma: float, limit_ends: bool
+) -> list[list[tuple]]:
+    """The segments of one environment's steps: by Babaeizadeh et al. 2017, section 4.1."""
+    segments, running = [], []
+    for step in steps:
+        running.append(step)
+        is_last = step.end in ("ltbc" if limit_ends else "ltb")
+        if not (is_last or step.end == "c" or len(running) == horizon):
+            continue
+        segment = []
+        for k, own in enumerate(running):
+            return_ = 0.0
+            for j in range(k, len(running)):
+                return_ += gamma ** (j - k) * running[j].reward
+            if not is_last:
+                return_ += gamma ** (len(running) - k) * step.value
+            segment.append((own.observation, own.action, return_, own.version))
+        segments.append(segment)
+        running = []
+    return segments

@@ -226,11 +226,6 @@ def test_catch_is_won_by_following_the_ball() -> None:
     assert catch_return(follow, 50) == 1.0
 
 
-def test_catch_is_mostly_lost_at_random() -> None:
-    rng = np.random.default_rng(0)
-    assert -0.75 < catch_return(lambda _: int(rng.integers(3)), 400) < -0.45
-
-
 @pytest.mark.processes
 def test_id_registered_in_this_process_reaches_workers() -> None:
     class Cart(CartPoleEnv):

@@ -11,9 +11,7 @@ from tiers import processes
 from torch import Tensor, nn
 
 from accel_rl.agents import Agent, PolicyAgent, QAgent
-from accel_rl.algos import NetworkSpec
 from accel_rl.envs import make_env_factory, probe_spec
-from accel_rl.ga3c.learner import GA3CConfig
 from accel_rl.models import PolicyValue, PolicyValueModel
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
 from accel_rl.samplers.evaluation import evaluate
@@ -152,10 +150,3 @@ def test_masked_distribution_is_the_softmax_of_what_is_allowed() -> None:
     for noise in (0.0, 1 - 2**-53):
         actions = agent.act(observation, torch.full((2,), noise, dtype=torch.float64), slice(2))
         assert actions.tolist() == [0 if noise == 0 else 3, 4]
-
-
-def test_algorithm_that_cannot_learn_a_space_says_so_by_name() -> None:
-    for env in ("Pendulum-v1", partial(SpaceEnv, "dict"), partial(MaskedEnv, "discrete")):
-        spec = probe_spec(make_env_factory(env))
-        with pytest.raises(ValueError, match="GA3C cannot use this environment: the "):
-            GA3CConfig().make_agent(NetworkSpec("auto", spec, CPU))

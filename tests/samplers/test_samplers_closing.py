@@ -228,23 +228,6 @@ def test_close_by_a_handler_leaves_pipes_opened_since_alone(place, monkeypatch):
         os.close(write)
 
 
-@pytest.mark.slow
-def test_constructor_that_fails_leaves_no_descriptor(monkeypatch):
-    eventfd, before = os.eventfd, num_descriptors()
-    for num_made in range(0, 6, 2):
-        left = iter(range(num_made))
-
-        def limited(*arguments, left=left):
-            if next(left, None) is None:
-                raise OSError(errno.EMFILE, "Too many open files")
-            return eventfd(*arguments)
-
-        monkeypatch.setattr(os, "eventfd", limited)
-        with pytest.raises(SamplerError, match=r"2 workers .*`ulimit -n`.*num_workers=0"):
-            ParallelSampler(ToyEnv, config=CONFIG)
-        assert num_descriptors() == before
-
-
 def test_worker_that_does_not_end_when_killed_is_named_and_left(monkeypatch, caplog):
     """As one that waits for a device or a file system does."""
     sampler = start(factory=partial(CloseHangs, os.getpid()))

@@ -71,23 +71,6 @@ def test_a_long_game_that_begins_just_before_the_end_counts_whole() -> None:
     assert [game.episode_length for game in result.episodes] == [2]
 
 
-def test_mean_score_favours_neither_short_nor_long_games() -> None:
-    """Games of 1 to 8 steps and a share of 5: little room for the longer ones."""
-    envs = 2_000
-    excess, excess_within = np.zeros(envs), np.zeros(envs)
-    played = np.zeros(envs)
-    for game in play(ToyEnv, num_steps=5 * envs, num_envs=envs).episodes:
-        played[game.env_index] += game.episode_length
-        excess[game.env_index] += game.episode_length - 4.5
-        if played[game.env_index] <= 5:
-            excess_within[game.env_index] += game.episode_length - 4.5
-    # Wald: the sum of an environment's lengths, less their mean for each, has mean 0, and the
-    # variance of one length, 63 / 12, times the expected number of games, which is below 2.
-    standard_error = np.sqrt(2 * 63 / 12 / envs)
-    assert abs(excess.mean()) < 4 * standard_error
-    assert excess_within.mean() < -10 * standard_error  # games that end within the share alone
-
-
 def test_an_environment_without_an_end_is_given_up_and_reported() -> None:
     result = play(functools.partial(ScriptedEnv, "t", "." * 1000), num_steps=8, num_envs=2)
     assert [game.episode_length for game in result.episodes] == [1, 1]

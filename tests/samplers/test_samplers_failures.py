@@ -202,22 +202,6 @@ def test_lost_worker_is_replaced_under_restart(
     assert (rollouts[2].observation[-1, others, 2] == 3 * T).all()
 
 
-@SLOW
-def test_worker_lost_between_rollouts_is_replaced_under_restart():
-    options = config(on_worker_failure="restart", reset_policy="wait")
-    with ParallelSampler(ToyEnv, config=options) as sampler:
-        for lost in range(2):
-            sampler.collect(zeros)
-            pid = worker_pids()[lost]
-            os.kill(pid, signal.SIGKILL)
-            await_ends([pid])
-        rollout = sampler.collect(zeros)
-        assert len(worker_pids()) == 2
-        # None runs on over a restart.
-        assert all(e.episode_length <= 8 for e in sampler.take_episodes())
-        assert rollout.valid[0].sum() >= 4
-
-
 class TwiceFaultyEnv(FaultyEnv):
     """Kills its worker in a step, and then, once, its successor while that starts."""
 

@@ -97,14 +97,6 @@ def test_environment_of_ones_own_names_its_numbers_in_its_spec() -> None:
         assert {episode.info["step"] for episode in sampler.take_episodes()} == {4}
 
 
-def test_without_keys_there_is_nothing() -> None:
-    with SerialSampler(make_env_factory(TellingEnv), config=config()) as sampler:
-        rollout = sampler.collect(zeros)
-        assert rollout.info.shape == (T, B, 0)
-        episodes = sampler.take_episodes()
-    assert episodes and all(episode.info == {} for episode in episodes)
-
-
 class Dying(SteppingEnv):
     """Kills its worker in the third step of its second game, once in all."""
 

@@ -8,7 +8,6 @@ import pytest
 from tiers import PROCESSES, SLOW
 from toy_envs import ToyEnv
 
-from accel_rl.rollout import truncate_running
 from accel_rl.samplers import SamplerConfig, SerialSampler, WorkerPool
 from accel_rl.samplers.boundary import Boundary, EpisodeTracker
 from accel_rl.samplers.layout import (
@@ -103,27 +102,6 @@ def test_groups_are_received_as_they_come():
             assert np.array_equal(expected.raw_reward, pool.arrays.rollout.raw_reward)
     finally:
         pool.close()
-
-
-@pytest.mark.parametrize("is_done", [False, True])
-def test_truncation_keeps_what_was_last_seen_in_the_next_free_slot(is_done):
-    config = SamplerConfig(num_envs=2, horizon=4, num_groups=1)
-    with SerialSampler(ToyEnv, config=config) as sampler:
-        rollout = sampler.rollout
-        rollout.final_step[:] = -1
-        rollout.final_step[0, 0] = 1
-        rollout.valid[:] = True
-        rollout.observation[...] = np.arange(rollout.observation.size).reshape(
-            rollout.observation.shape
-        )
-        ended = truncate_running(rollout, range(2), t=2, is_done=is_done, waits=False)
-    assert ended == [0, 1]
-    assert not rollout.terminated[2].any()
-    assert rollout.truncated[2].all() and rollout.episode_ended[2].all()
-    assert rollout.final_step[:2].tolist() == [[1, 2], [2, -1]]
-    last_seen = rollout.observation[2 + is_done]
-    assert last_seen.any() and (rollout.final_observation[[1, 0], [0, 1]] == last_seen).all()
-    assert (rollout.valid[2] == is_done).all()
 
 
 @SLOW

@@ -286,21 +286,6 @@ def test_groups_are_cut_when_all_have_been_received(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_group_that_is_ready_waits_for_the_replacement_of_its_worker(make_pool, tmp_path) -> None:
-    pool = make_pool(fragile(tmp_path, mine=2, at=1), num_groups=2)
-    pool.send((0, 1), (0, 0))
-    await_end(pool, tmp_path)
-    groups = pool.recv(limit=2)
-    assert pool.num_starting == 0 and pool.generation == 1
-    assert pool.arrays.rollout.observation[1, pool.columns[groups[0]], 2].tolist() == [0, 0]
-    assert (pool.arrays.rollout.observation[1, :, 0] > 0).all()
-    while pool.is_released(0) or pool.is_released(1):
-        groups += pool.recv(limit=2)
-    assert sorted(groups) == [0, 1]
-    assert pool.arrays.rollout.valid[0].tolist() == [True, True, False, False]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("failure", [OSError(errno.EAGAIN, "no more"), KeyboardInterrupt()])
 def test_replacement_that_cannot_be_made_closes_the_pool(make_pool, failure, tmp_path, monkeypatch):
     def failing(*_: Any, **__: Any) -> None:

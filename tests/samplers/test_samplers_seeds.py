@@ -1,11 +1,9 @@
 """The seed of a sampler seeds all that environments draw from, also what their process shares."""
 
 import random
-from functools import partial
 from typing import Any
 
 import global_envs
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -78,17 +76,3 @@ def test_groups_draw_the_same_in_any_order(order: tuple[int, ...]) -> None:
     for group, numbers in drawn.items():
         seed_generators(np.random.SeedSequence(group))
         assert numbers == [(random.random(), np.random.random()) for _ in numbers]
-
-
-def test_spaces_of_a_user_that_take_no_seed_are_left_alone() -> None:
-    class Own(gymnasium.spaces.Discrete):
-        def seed(self, seed: Any = None) -> Any:
-            raise RuntimeError
-
-    def make() -> Any:
-        env = gymnasium.make("CartPole-v1")
-        env.unwrapped.action_space = Own(2)
-        return env
-
-    with SerialSampler(make_env_factory(make), num_envs=1, horizon=2) as sampler:
-        sampler.collect(partial(policy))

@@ -97,19 +97,6 @@ def test_program_without_a_python_of_its_own_is_one_error(executable: Any, monke
         sampler.start()
 
 
-def test_worker_that_is_killed_where_its_end_is_ignored_is_told_as_it_is() -> None:
-    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    try:
-        with ParallelSampler(ToyEnv, config=CONFIG) as sampler:
-            sampler.collect(zeros)
-            (worker,) = sampler._pool._workers.processes.values()
-            os.kill(worker.pid, signal.SIGKILL)
-            with pytest.raises(WorkerError, match="nobody can tell how: this program ignores SIG"):
-                sampler.collect(zeros)
-    finally:
-        signal.signal(signal.SIGCHLD, before)
-
-
 def test_pid_of_a_worker_for_which_somebody_else_has_waited_is_left_alone(monkeypatch) -> None:
     with ParallelSampler(ToyEnv, config=CONFIG) as sampler:
         (worker,) = sampler._pool._workers.processes.values()
@@ -172,36 +159,6 @@ def test_worker_that_fails_or_is_lost_leaves_no_program_and_loses_no_output(
     assert len(pids) == 2
     await_ends(pids)
     assert fault != "raises" or "a last word" in capfd.readouterr().out
-
-
-class SlowEnv(ToyEnv):
-    """Its steps take longer than a failure leaves; environment 0 fails in the second."""
-
-    num_steps = 0
-
-    def __init__(self, folder: str) -> None:
-        super().__init__()
-        self.folder = folder
-
-    def step(self, action: int, out: Any) -> Any:
-        self.num_steps += 1
-        if self.num_steps == 2 and action == 1:
-            raise RuntimeError("the simulator broke")
-        time.sleep(1.0)
-        return super().step(action, out)
-
-    def close(self) -> None:
-        if self.num_steps:
-            Path(self.folder, str(os.getpid())).touch()
-
-
-@SLOW
-def test_workers_in_a_step_close_their_environments_when_another_fails(tmp_path) -> None:
-    config = SamplerConfig(num_envs=3, num_groups=1, num_workers=3)
-    with ParallelSampler(partial(SlowEnv, str(tmp_path)), config=config) as sampler:
-        with pytest.raises(WorkerError, match="the simulator broke"):
-            sampler.collect(lambda step: np.array([1, 0, 0]))
-    assert len(list(tmp_path.iterdir())) == 3
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.envs import registration
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from sampler_cases import assert_same_rollouts
 from space_envs import MaskedEnv, SpaceEnv, checksum
 from tiers import PROCESSES, SLOW, processes, slow_processes
+from vector_play import play_both
 
 from accel_rl.envs import Batched, Results, make_env_factory, probe_spec
 from accel_rl.samplers import ParallelSampler, PolicyInput, SamplerError, SerialSampler
@@ -26,6 +27,7 @@ from accel_rl.vector.adapters.gymnasium_vector import make_gymnasium_vector
 N = 6
 SEEDS = [np.random.SeedSequence(100 + i) for i in range(N)]
 ALL = np.ones(N, np.bool_)
+ONE = {"num_workers": 1}
 
 
 class Noisy(gymnasium.Env[Any, Any]):
@@ -71,84 +73,11 @@ def play(batched: Batched, num_steps: int, num_actions: int) -> list[tuple[Any, 
     return steps
 
 
-def assert_plays(steps: list[tuple[Any, ...]], env: Any, num_actions: int, seed: Any) -> int:
-    """``steps`` are those of ``env``; return how many episodes ended."""
-    rng, num_ended = np.random.default_rng(0), 0
-    observation, _ = env.reset(seed=seed)
-    assert np.array_equal(steps[0][0], observation)
-    for mine in steps[1:]:
-        step = env.step(rng.integers(num_actions, size=N))
-        observation, reward, terminated, truncated, infos = step
-        assert np.array_equal(mine[0], observation)
-        assert np.array_equal(mine[2], reward.astype(np.float32))
-        assert np.array_equal(mine[3], terminated) and np.array_equal(mine[4], truncated)
-        ended = terminated | truncated
-        assert np.array_equal(mine[5], ended)
-        num_ended += int(ended.sum())
-        if "final_obs" in infos:
-            for i in np.flatnonzero(ended):
-                assert np.array_equal(mine[7][i], infos["final_obs"][i])
-        if env.metadata["autoreset_mode"] is AutoresetMode.DISABLED and ended.any():
-            env.reset(options={"reset_mask": ended})
-    env.close()
-    return num_ended
-
-
-@pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.value)
-def test_gymnasium_vector_environment_in_each_mode_is_itself(mode):
-    def make(n: int) -> SyncVectorEnv:
-        one = lambda: gymnasium.make("CartPole-v1", disable_env_checker=True)  # noqa: E731
-        return SyncVectorEnv([one] * n, autoreset_mode=mode)
-
-    steps = play(Batched(make), 120, 2)
-    assert assert_plays(steps, make(N), 2, [100 + i for i in range(N)]) > 10
-
-
-def test_vectorised_environment_is_itself():
-    steps = play(make_gymnasium_vector("CartPole-v1"), 120, 2)
-    assert assert_plays(steps, gymnasium.make_vec("CartPole-v1", N), 2, 100) > 10
-
-
 @pytest.fixture
 def no_tracker() -> Iterator[None]:
     """Ends Python's resource tracker, which asynchronous environments may leave behind."""
     yield
     resource_tracker._resource_tracker._stop()
-
-
-@pytest.mark.usefixtures("no_tracker")
-@pytest.mark.parametrize(
-    "kind, mode, reset_policy",
-    [
-        (SerialSampler, "sync", "immediate"),
-        (SerialSampler, "sync", "wait"),
-        slow_processes(SerialSampler, "async", "immediate"),
-        slow_processes(SerialSampler, "async", "wait"),
-        processes(ParallelSampler, "sync", "immediate"),
-    ],
-)
-def test_gymnasium_environments_that_the_sampler_resets_equal_single_ones(kind, mode, reset_policy):
-    options = {"num_envs": 4, "horizon": 40, "reset_policy": reset_policy, "seed": 3}
-    env = "Noisy-v0"
-    if kind is ParallelSampler:
-        options["num_workers"], env = 1, "CartPole-v1"  # workers know no other
-    batched = make_gymnasium_vector(env, vectorization_mode=mode)
-    with SerialSampler(env, **options) as single, kind(batched, **options) as batch:
-        for _ in range(3):
-            one, other = single.collect(policy), batch.collect(policy)
-            assert one.episode_ended.any() and one.valid.all() == (reset_policy == "immediate")
-            for name in ("observation", "action", "reward", "terminated", "truncated", "valid"):
-                assert np.array_equal(getattr(one, name), getattr(other, name)), name
-
-
-def test_batch_with_actions_that_are_arrays():
-    options = {"num_envs": 2, "horizon": 5, "num_groups": 1, "decorrelation_steps": 3}
-    rollouts = []
-    for env in ("Pendulum-v1", "gymnasium-vec:Pendulum-v1"):
-        with SerialSampler(env, **options) as sampler:
-            rollouts.append(sampler.collect(lambda step: 4 * step.noise[:, None] - 2))
-    for name in ("observation", "action", "reward"):
-        assert np.array_equal(*(getattr(each, name) for each in rollouts)), name
 
 
 class NestedEnv(SpaceEnv):
@@ -172,32 +101,67 @@ def allowed(step: PolicyInput) -> Any:
     return policy(step)
 
 
+def sync_cart_poles(mode: AutoresetMode, n: int = N) -> SyncVectorEnv:
+    one = lambda: gymnasium.make("CartPole-v1", disable_env_checker=True)  # noqa: E731
+    return SyncVectorEnv([one] * n, autoreset_mode=mode)
+
+
 @pytest.mark.parametrize(
-    "name, kind",
+    "batched, make, mode",
     [
-        ("nested", SerialSampler),
-        ("masked", SerialSampler),
-        slow_processes("masked", ParallelSampler),
-        slow_processes("nested", ParallelSampler),
+        *(
+            (Batched(partial(sync_cart_poles, m)), partial(sync_cart_poles, m), m)
+            for m in AutoresetMode
+        ),
+        (
+            make_gymnasium_vector("CartPole-v1"),
+            lambda: gymnasium.make_vec("CartPole-v1", N),
+            AutoresetMode.NEXT_STEP,
+        ),
     ],
 )
-def test_batch_with_observations_that_are_mappings_equals_single_ones(name, kind):
-    options = {"num_envs": 4, "horizon": 12, "num_groups": 2, "seed": 3}
-    if kind is ParallelSampler:
-        options["num_workers"] = 1
-    with (
-        SerialSampler(MAPPINGS[name], **options) as single,
-        kind(vector_of(name, AutoresetMode.DISABLED), **options) as batch,
-    ):
-        for _ in range(4):
-            one, other = single.collect(allowed), batch.collect(allowed)
-            assert one.observation.tobytes() == other.observation.tobytes()
-            finals = (each.final_observation[each.final_step >= 0] for each in (one, other))
-            first, second = (views(single.env_spec.observation, each) for each in finals)
-            assert checksum(first) == checksum(second)
-            for field in ("action", "reward", "terminated", "truncated", "valid", "final_step"):
-                assert np.array_equal(getattr(one, field), getattr(other, field)), field
-        assert one.episode_ended.any()
+def test_gymnasium_vector_environment_in_each_mode_is_itself(batched, make, mode):
+    actions = np.random.default_rng(0).integers(2, size=(120, N))
+    ours, theirs = VectorEnv(batched, N, num_workers=0, autoreset_mode=mode), make()
+    with closing(ours), closing(theirs):
+        play_both(ours, theirs, actions, seed=100)
+
+
+SYNC = make_gymnasium_vector("CartPole-v1", vectorization_mode="sync")
+PENDULUM = make_gymnasium_vector("Pendulum-v1")
+NESTED, MASKED = (vector_of(name, AutoresetMode.DISABLED) for name in MAPPINGS)
+
+
+def noisy(mode: str) -> Batched:
+    return make_gymnasium_vector("Noisy-v0", vectorization_mode=mode)
+
+
+@pytest.mark.usefixtures("no_tracker")
+@pytest.mark.parametrize(
+    "kind, single, batched, policy, options",
+    [
+        (SerialSampler, "Noisy-v0", noisy("sync"), policy, {}),
+        (SerialSampler, "Noisy-v0", noisy("sync"), policy, {"reset_policy": "wait"}),
+        slow_processes(SerialSampler, "Noisy-v0", noisy("async"), policy, {}),
+        slow_processes(SerialSampler, "Noisy-v0", noisy("async"), policy, {"reset_policy": "wait"}),
+        processes(ParallelSampler, "CartPole-v1", SYNC, policy, ONE),
+        (SerialSampler, NestedEnv, NESTED, policy, {}),
+        (SerialSampler, MAPPINGS["masked"], MASKED, allowed, {}),
+        slow_processes(ParallelSampler, NestedEnv, NESTED, policy, ONE),
+        slow_processes(ParallelSampler, MAPPINGS["masked"], MASKED, allowed, ONE),
+        (SerialSampler, "Pendulum-v1", PENDULUM, lambda step: 4 * step.noise[:, None] - 2, {}),
+    ],
+)
+def test_gymnasium_environments_that_the_sampler_resets_equal_single_ones(
+    kind, single, batched, policy, options
+):
+    options = {"num_envs": 4, "horizon": 40, "num_groups": 2, "seed": 3, **options}
+    with SerialSampler(single, **options) as one, kind(batched, **options) as other:
+        for _ in range(3):
+            rollout = one.collect(policy)
+            assert_same_rollouts(rollout, other.collect(policy))
+            assert rollout.episode_ended.any() or single == "Pendulum-v1"
+            assert rollout.valid.all() == ("reset_policy" not in options)
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
@@ -221,17 +185,6 @@ def test_batch_of_mappings_that_resets_itself_is_itself(mode):
                 assert checksum(final) == checksum(infos["final_obs"][i])
                 num_ended += 1
     assert num_ended > 10 or mode is AutoresetMode.NEXT_STEP
-
-
-def test_reset_of_some_environments_writes_no_leaf_of_others():
-    simulators = vector_of("nested", AutoresetMode.DISABLED).make(N)
-    out, some = zeros(simulators.spec.observation, N), np.arange(N) % 2 == 0
-    simulators.seed(SEEDS)
-    simulators.reset(ALL, out)
-    out["camera"], out["body"]["speed"] = 7, 7.0
-    simulators.reset(some, out)
-    assert (out["camera"][~some] == 7).all() and (out["body"]["speed"][~some] == 7.0).all()
-    assert (out["camera"][some] != 7).any() and (out["body"]["speed"][some] != 7.0).all()
 
 
 def test_mapping_that_a_batch_leaves_incomplete_is_one_message():
@@ -313,41 +266,6 @@ def test_vector_environment_that_cannot_rest_does_not_wait():
     with pytest.raises(ValueError, match=r"autoreset_mode is NextStep, .* cannot leave .*SameStep"):
         VectorEnv(Batched(make), 2, num_workers=0)
     VectorEnv(Batched(make), 2, num_workers=0, autoreset_mode="SameStep").close()
-
-
-class CountsResets(gymnasium.Env[Any, Any]):
-    """Observes how often it was reset. Each episode has one step."""
-
-    observation_space = gymnasium.spaces.Box(0, 99, (1,))
-    action_space = gymnasium.spaces.Discrete(2)
-    resets = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.resets += 1
-        return np.array([self.resets], np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        return np.array([50], np.float32), 0.0, True, False, {}
-
-
-@pytest.mark.parametrize("kind", [SyncVectorEnv, None], ids=["theirs", "make_vec"])
-def test_gymnasium_environment_is_reset_once_at_each_end(kind: Any, monkeypatch: Any) -> None:
-    if kind is None:
-        monkeypatch.setitem(
-            gymnasium.registry, "Counts-v0", registration.EnvSpec("Counts-v0", CountsResets)
-        )
-        batched = make_gymnasium_vector("Counts-v0")
-    else:
-        mode = AutoresetMode.DISABLED
-        batched = Batched(lambda n: SyncVectorEnv([CountsResets] * n, autoreset_mode=mode))
-    env = VectorEnv(batched, 2, num_workers=0)
-    seen = [env.reset(seed=0)[0]] + [env.step(np.zeros(2, int))[0] for _ in range(6)]
-    assert np.ravel(seen[::2]).tolist() == [1, 1, 2, 2, 3, 3, 4, 4]
-    env.close()
-    options = {"num_envs": 2, "horizon": 3, "num_groups": 1, "reset_policy": "wait"}
-    with SerialSampler(batched, seed=0, **options) as sampler:
-        firsts = [sampler.collect(lambda step: [0, 0]).observation[0].copy() for _ in range(3)]
-    assert np.ravel(firsts).tolist() == [1, 1, 2, 2, 3, 3]
 
 
 def test_names_of_batches_are_environments():

@@ -10,14 +10,13 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from space_envs import PAIRS, MaskedEnv, Odd, SpaceEnv
-from stable_baselines3 import PPO, SAC
 from telling_envs import KEYS, TellingEnv
-from tiers import PROCESSES, SLOW, processes, slow, slow_processes
+from tiers import PROCESSES, processes, slow, slow_processes
 from toy_envs import ToyEnv
 from vector_play import assert_same, play_both
 
 from accel_rl.samplers import SamplerError
-from accel_rl.vector import SB3VecEnv, VectorEnv
+from accel_rl.vector import VectorEnv
 
 B = 5
 NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
@@ -181,16 +180,3 @@ def test_state_of_environments_that_have_none_is_one_error() -> None:
 
 
 # ---- other libraries -----------------------------------------------------------------------------
-
-
-def sb3(env: Any, num_envs: int = 2) -> SB3VecEnv:
-    return SB3VecEnv(VectorEnv(env, num_envs, num_workers=0, autoreset_mode="SameStep", seed=0))
-
-
-@SLOW
-@pytest.mark.parametrize("algorithm", [PPO, SAC])
-def test_stable_baselines3_learns_continuous_actions(algorithm: Any) -> None:
-    steps = {"n_steps": 32} if algorithm is PPO else {"learning_starts": 20, "batch_size": 16}
-    env = sb3("Pendulum-v1")
-    assert isinstance(env.action_space, spaces.Box)
-    algorithm("MlpPolicy", env, seed=0, **steps).learn(100)

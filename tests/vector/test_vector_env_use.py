@@ -242,24 +242,6 @@ def test_gymnasium_wrappers_work_over_it(mode: AutoresetMode) -> None:
     assert len(lengths) > 10 and all(8 <= length <= 11 for length in lengths)
 
 
-@SLOW
-@PROCESSES
-def test_import_and_use_load_no_torch_and_no_guard_is_needed(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(
-        """
-import sys
-from accel_rl.vector import VectorEnv
-env = VectorEnv("catch", 4, num_workers=2)
-env.reset()
-print(env.step([0] * 4)[0].shape, "torch" in sys.modules)
-"""
-    )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout.strip()) == (0, "(4, 10, 5) False"), done.stderr
-    assert not done.stderr
-
-
 ELSEWHERE = """
 import os, select, signal, sys, sysconfig
 import gymnasium, numpy as np, psutil, subprocess  # which have a form for each system

@@ -10,14 +10,11 @@ import torch
 from launched_runs import last_checkpoint
 from launched_runs import train as train_program
 from run_files import assert_same
-from saved_runs import quiet, trained
+from saved_runs import trained
 
 from accel_rl.agents import PolicyAgent
 from accel_rl.algos.normalization import Normalization
-from accel_rl.runs.checkpoint import best_path
-from accel_rl.runs.saved import read_config
 from accel_rl.samplers import PolicyInput
-from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
 from accel_rl.tools.policy import load_policy
 from accel_rl.training.evaluation import Evaluator
 
@@ -106,29 +103,6 @@ def test_loaded_policy_acts_as_the_evaluation_within_the_bounds(
     agent.normalizer, normalizer = None, agent.normalizer
     assert not np.array_equal(actions(agent, step), drawn)
     agent.normalizer = normalizer
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("checkpoint", "steps"), [(None, 800), ("best", 400)])
-def test_saved_run_is_evaluated_with_its_moments(
-    checkpoint: Any, steps: int, evaluated: Any, monkeypatch
-) -> None:
-    run_dir, agents = evaluated
-    act, seen = PolicyAgent.act, []
-
-    def watched(agent: Any, *arguments: Any) -> Any:
-        found = act(agent, *arguments)
-        seen.append(torch.equal(found, act(agents[steps], *arguments)))
-        return found
-
-    monkeypatch.setattr(PolicyAgent, "act", watched)
-    options = EvaluateOptions(
-        checkpoint=checkpoint, num_steps=200, num_envs=2, num_workers=0, overwrite=True
-    )
-    evaluate_run(run_dir, options, quiet())
-    assert len(seen) > 20 and all(seen)
-    assert read_config(run_dir).learner.normalize_observation
-    assert best_path(run_dir).exists()
 
 
 @pytest.mark.nightly

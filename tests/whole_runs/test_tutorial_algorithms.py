@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -148,28 +147,12 @@ def test_td3_acts_by_noise_and_is_evaluated_without() -> None:
         assert torch.equal(*chosen) == is_same
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlainPPO(PPOConfig):
-    """PPO, with an option that nothing reads."""
-
-    penalty_coefficient: float = 0.0
-    """Nothing."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlainDQN(DQNConfig):
-    """DQN, with an option that nothing reads."""
-
-    conservative_coefficient: float = 0.0
-    """Nothing."""
-
-
 def plain_ppo() -> TrainConfig:
-    return TrainConfig(sampler=SamplerConfig(num_envs=16, horizon=64), learner=PlainPPO())
+    return TrainConfig(sampler=SamplerConfig(num_envs=16, horizon=64), learner=PPOConfig())
 
 
 def plain_dqn() -> TrainConfig:
-    learner = PlainDQN(learning_starts=500, buffer_size=20000)
+    learner = DQNConfig(learning_starts=500, buffer_size=20000)
     return TrainConfig(sampler=SamplerConfig(num_envs=16, horizon=4), learner=learner)
 
 
@@ -201,9 +184,10 @@ def test_penalty_changes_what_is_learned_only_where_it_counts(
     plain: str, own: str, coefficient: str, arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
     learned = []
-    for algo, value in ((f"{__name__}:{plain}", 0), (f"{own}:make", 0), (f"{own}:make", 1)):
+    mine = [(f"algo={own}:make", f"{coefficient}={value}") for value in (0, 1)]
+    for algo in ((f"algo={__name__}:{plain}",), *mine):
         run_dir = tmp_path / f"{len(learned)}"
-        quietly(f"algo={algo}", f"{coefficient}={value}", f"run_dir={run_dir}", *arguments)
+        quietly(*algo, f"run_dir={run_dir}", *arguments)
         learned.append(last_checkpoint(run_dir)["learner"]["parameters"])
     assert same_tensors(learned[0], learned[1])
     assert not same_tensors(learned[0], learned[2])

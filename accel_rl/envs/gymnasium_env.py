@@ -197,15 +197,16 @@ class GymnasiumEnv:
             f"environment {self._name}: {call} must return {names}; it returned {found}"
         )
 
+    def _wrong(self, what: str, call: str, needed: str) -> EnvError:
+        return EnvError(f"environment {self._name} returned {what} from {call}; {needed}")
+
     def _flag(self, name: str, value: Any) -> bool:
         if isinstance(value, np.bool_):
             return bool(value)
         array = np.asarray(value)  # some return 0 and 1, or an array of one
         if array.size != 1 or array.dtype.kind not in "biuf" or array.item() not in (0, 1):
-            raise EnvError(
-                f"environment {self._name} returned {name} of type {_type_name(value)} from step, "
-                f"{value!r:.50}; it must be a bool (step returns {_STEP_RETURNS})"
-            )
+            needed = f"{value!r:.50} must be a bool (step returns {_STEP_RETURNS})"
+            raise self._wrong(f"{name} of type {_type_name(value)}", "step", needed)
         return bool(array.item())
 
     def _numbers(self, info: Mapping[str, Any], call: str) -> list[float]:
@@ -217,20 +218,16 @@ class GymnasiumEnv:
             if not isinstance(value, bool | int | float):
                 array = np.asarray(value)
                 if array.size != 1 or array.dtype.kind not in "biuf":
-                    raise EnvError(
-                        f"environment {self._name} returned info[{key!r}] of type "
-                        f"{_type_name(value)} from {call}; what info_keys names must be one number"
-                    )
+                    what = f"info[{key!r}] of type {_type_name(value)}"
+                    raise self._wrong(what, call, "what info_keys names must be one number")
                 value = array.item()
             numbers.append(float(value))
         return numbers
 
     def _check_info(self, info: object, call: str) -> None:
         if not isinstance(info, Mapping):
-            raise EnvError(
-                f"environment {self._name} returned an info of type {_type_name(info)} from "
-                f"{call}; with info_keys it must be a dict"
-            )
+            what = f"an info of type {_type_name(info)}"
+            raise self._wrong(what, call, "with info_keys it must be a dict")
 
     def _write(self, observation: Any, info: Any, out: Array, call: str) -> None:
         shape = self._array
@@ -248,10 +245,8 @@ class GymnasiumEnv:
                 try:
                     value = value[key]
                 except (IndexError, KeyError, TypeError):
-                    raise EnvError(
-                        f"environment {self._name} returned an observation without {name} from "
-                        f"{call}; its observation space has it"
-                    ) from None
+                    what = f"an observation without {name}"
+                    raise self._wrong(what, call, "its observation space has it") from None
             self._write_array(value, leaf.shape, follow(out, path), call, name)
         if self._is_told_mask:
             self._write_mask(info, out, call)
@@ -259,45 +254,35 @@ class GymnasiumEnv:
     def _write_mask(self, info: Any, out: Array, call: str) -> None:
         self._check_info(info, call)
         if info.get(ACTION_MASK) is None:
-            raise EnvError(
-                f"environment {self._name} returned an info without {ACTION_MASK} from {call}; "
-                f"info_keys names it, so that each reset and step must have it"
-            )
+            needed = "info_keys names it, so that each reset and step must have it"
+            raise self._wrong(f"an info without {ACTION_MASK}", call, needed)
         for keys, path, leaf in self._mask_parts:
             value, target = info[ACTION_MASK], out[ACTION_MASK]
             for key in keys:
                 value = value[int(key) if isinstance(value, tuple) else key]
             given = np.asarray(value)
             if given.dtype.kind not in "biu" or given.shape != leaf.shape:
-                raise EnvError(
-                    f"environment {self._name} returned info[{ACTION_MASK!r}] of dtype "
-                    f"{given.dtype} and shape {given.shape} from {call}; it must be bool, of shape "
-                    f"{leaf.shape}"
-                )
+                what = f"info[{ACTION_MASK!r}] of dtype {given.dtype} and shape {given.shape}"
+                raise self._wrong(what, call, f"it must be bool, of shape {leaf.shape}")
             np.not_equal(given, 0, out=follow(target, path))
 
     def _write_array(
         self, observation: Any, shape: tuple[int, ...], out: Any, call: str, name: str = ""
     ) -> None:
         array = np.asarray(observation)
+        what = f"an observation{name}"
         if array.shape != shape:
-            raise EnvError(
-                f"environment {self._name} returned an observation{name} of shape {array.shape} "
-                f"from {call}; its observation space says {shape}"
-            )
+            needed = f"its observation space says {shape}"
+            raise self._wrong(f"{what} of shape {array.shape}", call, needed)
         try:
             np.copyto(out, array, casting="same_kind")
         except TypeError:
-            raise EnvError(
-                f"environment {self._name} returned an observation{name} of dtype {array.dtype} "
-                f"from {call}; its observation space says {out.dtype}"
-            ) from None
+            needed = f"its observation space says {out.dtype}"
+            raise self._wrong(f"{what} of dtype {array.dtype}", call, needed) from None
         if array.dtype != out.dtype and out.dtype.kind in "iu" and (out != array).any():
-            raise EnvError(
-                f"environment {self._name} returned an observation{name} from {call} that its "
-                f"observation space, of dtype {out.dtype}, does not hold: {array.dtype} from "
-                f"{array.min()} to {array.max()}"
-            )
+            found = f"{array.dtype} from {array.min()} to {array.max()}"
+            needed = f"its observation space, of dtype {out.dtype}, does not hold {found}"
+            raise self._wrong(what, call, needed)
 
 
 def read_spaces(

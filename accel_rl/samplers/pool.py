@@ -301,7 +301,7 @@ class WorkerPool:
             self._order_all(GET_STATE)
             states: EnvStates = dict.fromkeys(range(self._workers.spec.rollout.B))
             for process in self._workers.processes.values():
-                states |= process.take_states()
+                states |= process.take()
             return states
 
     def _order_all(self, command: int) -> None:
@@ -314,7 +314,7 @@ class WorkerPool:
     def take_refused(self) -> EnvStates:
         with self._workers:
             processes = self._workers.processes.values()
-            return {b: why for each in processes for b, why in each.take_states().items()}
+            return {b: why for each in processes for b, why in each.take().items()}
 
     def call(self, request: Request) -> dict[int, Answer]:
         pickled = pickle_request(request)
@@ -326,7 +326,7 @@ class WorkerPool:
             self._order_all(CALL)
             answers: dict[int, Answer] = {}
             for process in processes:
-                answers |= process.take_answers(pickled)
+                answers |= process.take(len(pickled))
             return answers
 
     def close(self, grace_seconds: float = 5.0) -> None:

@@ -15,13 +15,13 @@ import subprocess
 import sys
 from contextlib import suppress
 from time import monotonic, sleep
+from typing import Any
 
 import psutil
 
 from accel_rl.envs.base import EnvFactory
-from accel_rl.envs.reach import Answer, Request
+from accel_rl.envs.reach import Request
 from accel_rl.samplers.base import SamplerError, WorkerError
-from accel_rl.samplers.block import EnvStates
 from accel_rl.samplers.shared import TELL_PLACE, Descriptors, Setup, dumps
 from accel_rl.system import shared_memory
 from accel_rl.system.functions import place_in_dump
@@ -128,30 +128,20 @@ class WorkerProcess:
         cpus = f"CPU {format_cpus(setup.cpus)}, " if setup.cpus else ""
         return f"worker {setup.worker} (pid {self.pid}, {cpus}environments {environments})"
 
-    def take_states(self) -> EnvStates:
-        """Return and clear the environments' states that the worker has written."""
-        states: EnvStates = {}
-        size = os.fstat(self._states).st_size
-        with io.BytesIO(os.pread(self._states, size, 0)) as file:
-            while file.tell() < size:
-                states |= pickle.load(file)
+    def take(self, begin: int = 0) -> dict[int, Any]:
+        """Return what the worker has left, behind ``begin`` bytes, by environment, and clear it."""
+        left = os.pread(self._states, os.fstat(self._states).st_size, 0)[begin:]
+        found: dict[int, Any] = {}
+        with io.BytesIO(left) as file:
+            while file.tell() < len(left):
+                found |= pickle.load(file)
         os.ftruncate(self._states, 0)
-        return states
+        return found
 
     def leave_request(self, request: bytes) -> None:
         """Leave what the next order of `CALL` is."""
         os.ftruncate(self._states, 0)
         os.pwrite(self._states, request, 0)
-
-    def take_answers(self, request: bytes) -> dict[int, Answer]:
-        """Return what the worker has left behind the request."""
-        data = os.pread(self._states, os.fstat(self._states).st_size, 0)
-        os.ftruncate(self._states, 0)
-        answers: dict[int, Answer] = {}
-        with io.BytesIO(data[len(request) :]) as file:
-            while file.tell() < len(data) - len(request):
-                answers |= pickle.load(file)
-        return answers
 
     def has_ended(self, timeout_seconds: float) -> bool:
         """Whether it ends within this time.

@@ -127,7 +127,7 @@ def test_integers_that_the_space_does_not_hold_are_refused_and_no_others(number:
     env.reset(out)
     assert out.tolist() == [7, -128]
     env, out = wrap(Scripted(space, observation=np.array([0, number])))
-    words = r"from reset that its observation space, of dtype int8, does not hold: int64 from "
+    words = r"from reset; its observation space, of dtype int8, does not hold int64 from "
     with pytest.raises(EnvError, match=words + f"{min(0, number)} to {max(0, number)}"):
         env.reset(out)
 
@@ -187,10 +187,10 @@ def test_seed_is_shortened_where_a_simulator_does_not_take_it() -> None:
     ("step", "said"),
     [
         (lambda: (1.0, False), "scripted: step observation, reward, terminated, truncated, info 4"),
-        (lambda: (1.0, {}, False), "terminated dict step {}; bool"),
-        (lambda: (1.0, None, False), "terminated NoneType step None; bool"),
-        (lambda: (1.0, False, "no"), "truncated str step 'no'; bool"),
-        (lambda: (1.0, 2, False), "terminated int step 2; bool"),
+        (lambda: (1.0, {}, False), "terminated dict step {} bool"),
+        (lambda: (1.0, None, False), "terminated NoneType step None bool"),
+        (lambda: (1.0, False, "no"), "truncated str step 'no' bool"),
+        (lambda: (1.0, 2, False), "terminated int step 2 bool"),
         (lambda: (1.0, np.ones(2), False), "terminated ndarray (float64 of shape (2,)"),
     ],
     ids="few swapped none text int flags".split(),

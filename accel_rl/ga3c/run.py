@@ -100,9 +100,11 @@ class Tuning:
 
 
 @dataclass(kw_only=True, eq=False)
-class QueuedRun(Run[QueuedSampler, GA3C]):
+class QueuedRun(Run):
     """A run of GA3C, with threads for its predictors and trainers."""
 
+    sampler: QueuedSampler
+    learner: GA3C
     threads: QueueThreads
     exchange: VersionExchange
 

@@ -45,16 +45,12 @@ from accel_rl.system.topology import Seat, plan_cores
 from accel_rl.training.devices import gpu_nodes, graphs_of, learner_device, make_graphs, num_gpus
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.overlap import Overlapped
-from accel_rl.training.rollouts import Experience, InTurns, PullingServer, RolloutRun, Server
+from accel_rl.training.rollouts import PullingServer, RolloutRun, Server
 from accel_rl.training.run import ALONE, Run
 from accel_rl.training.torch_setup import has_small_updates, num_learning_threads
 
-AnyRun = Run[Any, Any]
 
-
-def build(
-    config: TrainConfig, saved: Mapping[str, Any] | None = None, team: Team = ALONE
-) -> AnyRun:
+def build(config: TrainConfig, saved: Mapping[str, Any] | None = None, team: Team = ALONE) -> Run:
     """A new run, or one that goes on from the checkpoint ``saved``, as one learner of ``team``.
 
     Raises:
@@ -67,7 +63,7 @@ def build(
         seeds = np.random.SeedSequence([config.seed, int(saved["counts"]["steps"])])
         seed = int(seeds.generate_state(1)[0])
     module, _, name = config.learner.built_by.partition(":")
-    make: Callable[[TrainConfig, int, Team], AnyRun] = getattr(import_module(module), name)
+    make: Callable[[TrainConfig, int, Team], Run] = getattr(import_module(module), name)
     return make(config, seed, team)
 
 
@@ -97,18 +93,17 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
             evaluator = Evaluator(config, agent, device, players, num_training)
         num_collected = share.num_envs * share.horizon
         is_small = has_small_updates(config, num_collected, exchange)
-        experience: Experience
         server: Server
+        overlapped, num_threads = None, 1
         if config.overlap:
             overlapped = Overlapped(sampler, agent, learner, exchange, is_small=is_small)
-            experience, server = overlapped, overlapped.server
+            server = overlapped.server
         else:
             server = ActionServer(agent, sampler, device)
             if isinstance(exchange, StoreExchange) and config.parallel.pull_steps is not None:
                 steps, newest = config.parallel.pull_steps, config.learner.uses_ratios
                 server = PullingServer(server, exchange, steps, learns_newest=newest)
             num_threads = num_learning_threads(is_small=is_small)
-            experience = InTurns(sampler, server, learner, num_threads)
         undo.pop_all()
     return RolloutRun(
         config=config,
@@ -120,7 +115,8 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
         exchange=exchange,
         evaluator=evaluator,
         server=server,
-        experience=experience,
+        overlapped=overlapped,
+        num_threads=num_threads,
     )
 
 

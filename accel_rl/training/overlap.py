@@ -33,7 +33,8 @@ Metrics = Mapping[str, Tensor]
 
 
 class Overlapped:
-    """An `Experience` whose learner works in a thread, while the next rollout is collected.
+    """Takes the place of a server and a learner, which works in a thread while the next rollout is
+    collected.
 
     A copy of ``agent`` acts, with the parameters of the last `take_over`. ``is_small``: of
     `has_small_updates`.
@@ -47,8 +48,6 @@ class Overlapped:
         server: acts, and keeps its rollout until it is learned from.
     """
 
-    metric_names: tuple[str, ...] = (LAG,)
-    num_threads = 1
     is_ahead = False
 
     def __init__(

@@ -26,8 +26,8 @@ from accel_rl.runs.files import delete_unfinished
 from accel_rl.runs.saved import find_checkpoint, read_config
 from accel_rl.runs.yaml_file import is_own
 from accel_rl.system.states import decode_state
-from accel_rl.training.build import AnyRun
 from accel_rl.training.evaluation import lacks_last_evaluation
+from accel_rl.training.run import Run
 
 _CHANGEABLE = ("course", "engine", "watching")
 """kinds of options that say how long, where and how watched a run is, not what is learned"""
@@ -190,7 +190,7 @@ def load_saved(
 
 
 def begin(
-    run: AnyRun, place: Path, saved: Mapping[str, Any] | None, stack: contextlib.ExitStack
+    run: Run, place: Path, saved: Mapping[str, Any] | None, stack: contextlib.ExitStack
 ) -> Path:
     """Go on from ``saved``, or make the run directory, held while ``stack`` lasts; returns it.
 

@@ -1,4 +1,4 @@
-"""Runs that collect rollouts and learn from them: in turns, or both at the same time."""
+"""Runs that collect rollouts and learn from them: by turns, or both at the same time."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.spaces import leaves_of
 from accel_rl.system.states import decode_state, encode_state
 from accel_rl.training.metrics import CLIPPED
+from accel_rl.training.overlap import LAG, Overlapped
 from accel_rl.training.run import Run
 from accel_rl.training.torch_setup import learning_threads
-
-Metrics = Mapping[str, Tensor]
 
 
 class Server(Protocol):
@@ -42,66 +41,6 @@ class Server(Protocol):
     def set_state(self, state: Tensor | None) -> None: ...
 
     def close(self) -> None: ...
-
-
-class Experience(Protocol):
-    """Where the loop gets its rollouts from, and how it learns from them.
-
-    Attributes:
-        metric_names: what `update` tells beside the learner's metrics.
-        is_ahead: a rollout is collected that was not learned from.
-        num_threads: with how many torch computes in this thread during an update.
-    """
-
-    metric_names: tuple[str, ...]
-    is_ahead: bool
-    num_threads: int
-
-    def begin(self, goes_on: Callable[[int], bool]) -> None:
-        """The loop begins. ``goes_on(steps)``: whether the next rollout may be collected while
-        `update` learns from the one that ``steps`` counts."""
-        ...
-
-    def collect(self) -> None:
-        """Collects a rollout, or takes the one that is ahead."""
-
-    def finish(self) -> RolloutTensors:
-        """Gives what was collected, on the learner's device."""
-        ...
-
-    def update(self, batch: RolloutTensors, progress: float, steps: int) -> Metrics:
-        """Learns from it: as the learner's."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class InTurns:
-    """A rollout is collected, then learned from, then the next one is collected."""
-
-    metric_names: tuple[str, ...] = ()
-    is_ahead = False
-
-    def __init__(
-        self, sampler: RolloutSampler, server: Server, learner: Learner, num_threads: int
-    ) -> None:
-        self.num_threads = num_threads
-        self._sampler, self._server, self._learner = sampler, server, learner
-
-    def collect(self) -> None:
-        self._sampler.collect(self._server)
-
-    def finish(self) -> RolloutTensors:
-        return self._server.finish()
-
-    def update(self, batch: RolloutTensors, progress: float, steps: int) -> Metrics:
-        return self._learner.update(batch, progress, steps)
-
-    def begin(self, goes_on: Callable[[int], bool]) -> None:
-        """Nothing is collected meanwhile."""
-
-    def close(self) -> None:
-        """Nothing is ahead."""
 
 
 class PullingServer:
@@ -148,28 +87,47 @@ class PullingServer:
 
 
 @dataclass(kw_only=True, eq=False)
-class RolloutRun(Run[RolloutSampler, Learner]):
-    """A run of an algorithm that learns from rollouts: any but GA3C."""
+class RolloutRun(Run):
+    """A run of an algorithm that learns from rollouts: any but GA3C.
 
+    Attributes:
+        server: acts, and returns the rollout.
+        overlapped: collects a rollout while the one before is learned from; None: by turns.
+        num_threads: threads of torch during updates in this thread.
+    """
+
+    sampler: RolloutSampler
+    learner: Learner
     server: Server
-    experience: Experience
+    overlapped: Overlapped | None = None
+    num_threads: int = 1
     is_stopping: bool = False
 
     def iterate(self) -> None:
-        """Collect, update, record, until `planned_steps` are taken or a stop is asked for."""
-        records, experience, clock = self.records, self.experience, self.records.device_clock
-        experience.begin(self.goes_on)
+        """Collect, update, record, until ``planned_steps`` are taken or a stop is asked for."""
+        records, clock, overlapped = self.records, self.records.device_clock, self.overlapped
+        server, learner = overlapped or self.server, overlapped or self.learner
+        if overlapped is not None:
+            overlapped.begin(self.goes_on)
         self.evaluate_if_due()  # a stop may have cut off the last one
-        while not self.is_over() or experience.is_ahead:
+        while not self.is_over() or self.is_ahead:
             clock.act()
-            experience.collect()
+            if overlapped is None:
+                self.sampler.collect(self.server)
+            else:
+                overlapped.collect()
             steps, episodes = self.count_steps(), self.sampler.take_episodes()
             with self.learning():
-                batch = experience.finish()
+                batch = server.finish()
                 clipping = self.measure_clipping()
-                metrics = {**experience.update(batch, self.progress(), steps), **clipping}
+                metrics = {**learner.update(batch, self.progress(), steps), **clipping}
             records.after_update(steps, metrics, episodes, self.sampler.times)
             self.evaluate_if_due()
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether a rollout is collected that was not learned from."""
+        return self.overlapped is not None and self.overlapped.is_ahead
 
     def is_over(self) -> bool:
         """Whether all steps are taken or a stop is asked for."""
@@ -189,7 +147,7 @@ class RolloutRun(Run[RolloutSampler, Learner]):
         records, before, began = self.records, self.sampler.times, perf_counter()
         records.is_learning = True
         records.device_clock.begin()
-        with learning_threads(self.experience.num_threads):
+        with learning_threads(self.num_threads):
             yield
         records.device_clock.end()
         now = self.sampler.times
@@ -199,7 +157,7 @@ class RolloutRun(Run[RolloutSampler, Learner]):
 
     @property
     def extra_metrics(self) -> tuple[str, ...]:
-        return (*self.experience.metric_names, *[CLIPPED] * self.clips_actions)
+        return (*[LAG] * (self.overlapped is not None), *[CLIPPED] * self.clips_actions)
 
     @property
     def clips_actions(self) -> bool:
@@ -231,7 +189,7 @@ class RolloutRun(Run[RolloutSampler, Learner]):
             self.server.set_state(saved["recurrent_state"])
 
     def _sampler_state(self) -> dict[str, Any]:
-        if not self.sampler.is_running or self.experience.is_ahead:
+        if not self.sampler.is_running or self.is_ahead:
             return {}
         try:
             encoded = encode_state(self.sampler.get_state()._asdict())
@@ -243,7 +201,8 @@ class RolloutRun(Run[RolloutSampler, Learner]):
         }
 
     def close(self, *, waits: bool = True) -> None:
-        self.experience.close()
+        if self.overlapped is not None:
+            self.overlapped.close()
         if waits:
             self.server.close()
         self.sampler.close()

@@ -8,17 +8,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 import torch
 
 from accel_rl.agents import Agent, normalizer_state
 from accel_rl.config import TrainConfig
-from accel_rl.envs import EnvSpec
 from accel_rl.graphs import Graphs
 from accel_rl.parallel import Exchange, Ranks, StoreExchange, Team
-from accel_rl.samplers import SamplerConfig, SamplerState, SamplerTimes
-from accel_rl.samplers.base import Episode
 from accel_rl.samplers.block import count_nothing
 from accel_rl.system.stopping import StopRequest
 from accel_rl.training.evaluation import Evaluator
@@ -31,48 +28,14 @@ ALONE = Team(Ranks())
 _LOGGER = logging.getLogger(__name__)
 
 
-class Sampler(Protocol):
-    """What every run asks of its simulators."""
-
-    @property
-    def config(self) -> SamplerConfig: ...
-
-    @property
-    def env_spec(self) -> EnvSpec: ...
-
-    @property
-    def times(self) -> SamplerTimes: ...
-
-    def start(
-        self, state: SamplerState | None = None, look: Callable[[int], object] = ...
-    ) -> None: ...
-
-    def take_episodes(self) -> list[Episode]: ...
-
-    def close(self) -> None: ...
-
-
-class Learner(Protocol):
-    """What every run asks of its algorithm. ``metric_names``: all that its updates may tell."""
-
-    @property
-    def metric_names(self) -> tuple[str, ...]: ...
-
-    def get_state(self) -> dict[str, Any]: ...
-
-    def set_state(self, state: Mapping[str, Any]) -> None: ...
-
-
-S = TypeVar("S", bound=Sampler)
-L = TypeVar("L", bound=Learner)
-
-
 @dataclass(kw_only=True, eq=False)
-class Run(ABC, Generic[S, L]):
+class Run(ABC):
     """A run as one of its learners has it: built, then `open`, then `iterate`.
 
     Attributes:
         team: this learner and the others.
+        sampler: a `accel_rl.samplers.sampler.PoolSampler`.
+        learner: has ``metric_names``, ``get_state`` and ``set_state``, as `accel_rl.algos.Learner`.
         evaluator: plays games now and then; None: it is off, or the first learner does.
         records: what is counted and written; there from `open` on.
         stop: whether somebody has asked the run to end; likewise.
@@ -81,9 +44,9 @@ class Run(ABC, Generic[S, L]):
     config: TrainConfig
     team: Team
     device: torch.device
-    sampler: S
+    sampler: Any
     agent: Agent
-    learner: L
+    learner: Any
     exchange: Exchange
     evaluator: Evaluator | None
     run_dir: Path = field(init=False)
@@ -117,25 +80,26 @@ class Run(ABC, Generic[S, L]):
         return "in this process"
 
     def open(
-        self, run_dir: Path, stop: StopRequest, rows: Rows | None, saved: Mapping[str, Any] | None
+        self,
+        run_dir: Path,
+        stop: StopRequest,
+        progress: Progress,
+        on_row: OnRow | None = None,
+        saved: Mapping[str, Any] | None = None,
     ) -> None:
-        """Begin the records in ``run_dir``, or go on with them. ``rows``: the first learner's."""
+        """Begin the records in ``run_dir``, or go on with those of ``saved``."""
         self.run_dir, self.stop = run_dir, stop
-        recorded = Recorded(self.config, run_dir, self.team, self.exchange, self.get_state)
-        self.records = Records(recorded, rows, saved)
-
-    def make_rows(self, progress: Progress, on_row: OnRow | None) -> Rows | None:
-        """Where rows of metrics go; None: to the first learner, which this is not."""
-        if not self.team.ranks.is_first:
-            return None
 
         def look(row: Mapping[str, float]) -> None:
             if on_row is not None and on_row(row) and row["steps"] < self.config.planned_steps:
-                self.stop.ask()
+                stop.ask()
 
-        spec = self.sampler.env_spec
-        names = self.learner.metric_names + self.extra_metrics
-        return Rows(progress, names, spec.frame_skip, spec.info_keys, look)
+        rows, spec = None, self.sampler.env_spec
+        if self.team.ranks.is_first:
+            names = self.learner.metric_names + self.extra_metrics
+            rows = Rows(progress, names, spec.frame_skip, spec.info_keys, look)
+        recorded = Recorded(self.config, run_dir, self.team, self.exchange, self.get_state)
+        self.records = Records(recorded, rows, saved)
 
     def start(
         self, saved: Mapping[str, Any] | None, look: Callable[[int], object] = count_nothing

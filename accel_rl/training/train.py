@@ -33,7 +33,7 @@ from accel_rl.system.process_settings import directory, taking_back
 from accel_rl.system.signing import user_key
 from accel_rl.system.stopping import Interrupted, StopRequest
 from accel_rl.trackers import check_trackers
-from accel_rl.training.build import AnyRun, build
+from accel_rl.training.build import build
 from accel_rl.training.devices import computes_bfloat16_slowly, describe_sharing
 from accel_rl.training.metrics import OnRow
 from accel_rl.training.progress import (
@@ -49,7 +49,7 @@ from accel_rl.training.resume import (
     load_saved,
     without_loaded,
 )
-from accel_rl.training.run import ALONE
+from accel_rl.training.run import ALONE, Run
 from accel_rl.training.torch_setup import (
     gpu_arithmetic,
     is_forked,
@@ -134,7 +134,7 @@ def train(
         stack.enter_context(contextlib.closing(progress))
         stop = stack.enter_context(StopRequest(progress.close, config.max_minutes))
         with _logging(run, run_dir, ProgressHandler(progress)):
-            run.open(run_dir, stop, run.make_rows(progress, on_row), saved)
+            run.open(run_dir, stop, progress, on_row, saved)
             with contextlib.closing(run.records):
                 _begin_records(run, progress, saved)
                 _start(run, progress, saved)
@@ -154,14 +154,14 @@ def train(
 
 
 def _close(
-    run: AnyRun, kind: type[BaseException] | None, error: BaseException | None, _: object
+    run: Run, kind: type[BaseException] | None, error: BaseException | None, _: object
 ) -> None:
     """End a run's simulators and threads, whatever has become of it."""
     run.close(waits=not _is_stuck(error, run.team))
 
 
 @contextlib.contextmanager
-def _logging(run: AnyRun, run_dir: Path, handler: logging.Handler) -> Iterator[None]:
+def _logging(run: Run, run_dir: Path, handler: logging.Handler) -> Iterator[None]:
     """Within there is a log; an error is one message, with its details in the log.
 
     Raises:
@@ -183,7 +183,7 @@ def _logging(run: AnyRun, run_dir: Path, handler: logging.Handler) -> Iterator[N
         raise RunError(_explain(error, run.config)) from error
 
 
-def _is_stopped_whole(run: AnyRun, error: Exception) -> bool:
+def _is_stopped_whole(run: Run, error: Exception) -> bool:
     """Whether a signal for a whole group of processes has stopped the workers, too.
 
     Then the run ends without the workers, as if they had not failed.
@@ -191,7 +191,7 @@ def _is_stopped_whole(run: AnyRun, error: Exception) -> bool:
     return run.stop.received is not None and isinstance(error, SamplerError)
 
 
-def _begin_records(run: AnyRun, progress: Progress, saved: Mapping[str, Any] | None) -> None:
+def _begin_records(run: Run, progress: Progress, saved: Mapping[str, Any] | None) -> None:
     """The resolved config in the run's directory, and the first lines that people read."""
     if run.team.ranks.is_first:
         write_config(run.config, run.run_dir / "config.yaml")
@@ -201,7 +201,7 @@ def _begin_records(run: AnyRun, progress: Progress, saved: Mapping[str, Any] | N
     _LOGGER.info("%s", describe_machine(run.device))
 
 
-def _start(run: AnyRun, progress: Progress, saved: Mapping[str, Any] | None) -> None:
+def _start(run: Run, progress: Progress, saved: Mapping[str, Any] | None) -> None:
     """Start the simulators, unless ``max_minutes`` are over before; the run then ends in order."""
     sampler, told_at = run.sampler.config, monotonic()
     expected = sampler.num_envs * sampler.decorrelation_steps // 2
@@ -222,7 +222,7 @@ def _start(run: AnyRun, progress: Progress, saved: Mapping[str, Any] | None) -> 
             raise
 
 
-def first_lines(run: AnyRun, saved: Mapping[str, Any] | None) -> Iterator[str]:
+def first_lines(run: Run, saved: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield what people should know of ``run`` before it begins, a line each.
 
     Args:
@@ -300,7 +300,7 @@ def _flattened(config: TrainConfig, space: Space, network: nn.Module) -> Iterato
             )
 
 
-def _uneven(run: AnyRun) -> Iterator[str]:
+def _uneven(run: Run) -> Iterator[str]:
     config, sampler = run.config, run.sampler
     if not isinstance(sampler, ParallelSampler):
         return
@@ -315,7 +315,7 @@ def _uneven(run: AnyRun) -> Iterator[str]:
         )
 
 
-def _result(run: AnyRun, progress: Progress) -> TrainResult:
+def _result(run: Run, progress: Progress) -> TrainResult:
     stop, how = run.stop, "finished"
     if stop.received is not None:
         how = (
@@ -332,7 +332,7 @@ def _result(run: AnyRun, progress: Progress) -> TrainResult:
     return TrainResult(run.run_dir, status, run.records.updates, stopped_by, stop.is_own)
 
 
-def _build(config: TrainConfig, saved: Mapping[str, Any] | None, team: Team) -> AnyRun:
+def _build(config: TrainConfig, saved: Mapping[str, Any] | None, team: Team) -> Run:
     if config.num_learners != team.ranks.size:
         raise ValueError(
             f"{config.num_learners} learners are asked for, and this process is one of "
@@ -359,7 +359,7 @@ def _is_stuck(error: BaseException | None, team: Team) -> bool:
     return is_stuck
 
 
-def _salvage(run: AnyRun, error: Exception) -> None:
+def _salvage(run: Run, error: Exception) -> None:
     """Save what was learned before ``error``, which is raised whatever fails here."""
     records = run.records
     if not run.team.ranks.is_first or _is_stuck(error, run.team):

@@ -40,7 +40,6 @@ from accel_rl.samplers.base import PolicyInput
 from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.training.build import agent_of, make_exchange, make_sampler
 from accel_rl.training.overlap import Overlapped
-from accel_rl.training.rollouts import InTurns
 from accel_rl.training.torch_setup import gpu_arithmetic, quick_switches, tune_malloc
 from benchmarks.harness.children import Child
 from benchmarks.harness.machine import describe_machine, usable_cores
@@ -206,16 +205,16 @@ class First:
             share = sampler.config
             task = LearnerSpec(sampler.env_spec, share.num_envs, share.horizon, seed=0)
             learner = config.learner.make_learner(agent, exchange, task)
-            experience: InTurns | Overlapped
+            overlapped, server = None, None
             if way == "overlap":
                 stack.enter_context(quick_switches())
-                experience = Overlapped(sampler, agent, learner, exchange)
-                stack.callback(experience.server.close)
-                stack.callback(experience._thread.shutdown)  # close() would end simulators, too
+                overlapped = Overlapped(sampler, agent, learner, exchange)
+                stack.callback(overlapped.server.close)
+                stack.callback(overlapped._thread.shutdown)  # close() would end simulators, too
             else:
                 server = stack.enter_context(ActionServer(agent, sampler, self._device))
-                experience = InTurns(sampler, server, learner, 1)
-            row = _Learning(self._options.seconds, sampler, experience, exchange).measure()
+            parts = sampler, server, learner, overlapped, exchange
+            row = _Learning(self._options.seconds, *parts).measure()
             self._wait()
         if graphs is not None:
             row["graphs"] = graphs.describe()
@@ -249,10 +248,17 @@ class _Learning:
     """Whole iterations for ``seconds``, after those in which graphs are recorded."""
 
     def __init__(
-        self, seconds: float, sampler: RolloutSampler, experience: Any, exchange: Any
+        self,
+        seconds: float,
+        sampler: RolloutSampler,
+        server: Any,
+        learner: Any,
+        overlapped: Overlapped | None,
+        exchange: Any,
     ) -> None:
         self._seconds, self._sampler = seconds, sampler
-        self._experience, self._exchange = experience, exchange
+        self._server, self._learner = overlapped or server, overlapped or learner
+        self._overlapped, self._exchange = overlapped, exchange
         self._on_gpu = exchange.parameters.parameter.is_cuda
         self._steps = 0
         self._host_seconds = 0.0
@@ -262,7 +268,8 @@ class _Learning:
     def measure(self) -> dict[str, Any]:
         """Iterate; return the figures."""
         exchange, sampler = self._exchange, self._sampler
-        self._experience.begin(lambda steps: time.monotonic() < self._end)
+        if self._overlapped is not None:
+            self._overlapped.begin(lambda steps: time.monotonic() < self._end)
         began, warm = time.monotonic(), max(1.0, self._seconds / 2)
         num = 0
         while time.monotonic() < began + warm or exchange.num_updates < 8 or num < 6:
@@ -280,8 +287,8 @@ class _Learning:
         while time.monotonic() < self._end or num < 3:
             self._iterate()
             num += 1
-        if self._experience.is_ahead:
-            self._experience.collect()
+        if self._overlapped is not None and self._overlapped.is_ahead:
+            self._overlapped.collect()
         if self._on_gpu:
             torch.cuda.synchronize()
         elapsed, after = time.monotonic() - began, sampler.times
@@ -295,21 +302,24 @@ class _Learning:
             "waiting_share": round((after.waiting - before.waiting) / elapsed, 3),
             "simulators_busy_share": round((after.simulating - before.simulating) / elapsed, 3),
         }
-        if self._events and not isinstance(self._experience, Overlapped):
+        if self._events and self._overlapped is None:
             total = sum(first.elapsed_time(last) for first, last in self._events)
             row["ms_update_device"] = round(total / made, 3)
         return row
 
     def _iterate(self) -> None:
-        self._experience.collect()
+        if self._overlapped is None:
+            self._sampler.collect(self._server)
+        else:
+            self._overlapped.collect()
         self._steps += self._sampler.config.num_envs * self._sampler.config.horizon
         self._sampler.take_episodes()
         events = [torch.cuda.Event(enable_timing=True) for _ in range(2 * self._on_gpu)]  # type: ignore[no-untyped-call]
         began = time.perf_counter()
-        batch = self._experience.finish()
+        batch = self._server.finish()
         if events:
             events[0].record()
-        self._experience.update(batch, 0.1, self._steps)
+        self._learner.update(batch, 0.1, self._steps)
         if events:
             events[1].record()
             self._events.append((events[0], events[1]))

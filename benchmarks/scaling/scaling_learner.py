@@ -76,13 +76,13 @@ def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
     rank, size = spec["rank"], config.num_learners
     team = meet_by_store(Ranks(rank, size, rank, size), spec["timeout"])
     team.open_group(nccl=all_have_own_gpus(config, team))
-    parts = build(config, None, team)
+    parts: Any = build(config, None, team)
     parts.sampler.start()
     is_training, in_step = spec["what"] == "train", config.parallel.sync == "all_reduce"
     own_steps = parts.sampler.config.num_envs * parts.sampler.config.horizon
     seconds = {"agreement_seconds": 0.0, "learning_seconds": 0.0}
     all_steps, last_taken, last_cpu = 0, perf_counter(), cpu_seconds()
-    num_threads = parts.experience.num_threads
+    num_threads = parts.num_threads
 
     def advance() -> int:
         nonlocal all_steps

@@ -6,6 +6,7 @@ A step includes what the training loop does but writing metrics.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from benchmarks.harness.children import read_spec, serve, versions
 
@@ -20,18 +21,23 @@ def main() -> None:
 
     with sampling_threads():
         config = parse_arguments(spec["options"])
-        parts = build(config)
+        parts: Any = build(config)
         parts.sampler.start()
-        experience = parts.experience
-        experience.begin(lambda steps: True)
+        overlapped = parts.overlapped
+        server, learner = overlapped or parts.server, overlapped or parts.learner
+        if overlapped is not None:
+            overlapped.begin(lambda steps: True)
         steps = 0
 
         def advance() -> int:
             nonlocal steps
-            experience.collect()
+            if overlapped is None:
+                parts.sampler.collect(parts.server)
+            else:
+                overlapped.collect()
             steps += config.steps_per_iteration
-            with learning_threads(experience.num_threads):
-                experience.update(experience.finish(), 0.0, steps)
+            with learning_threads(parts.num_threads):
+                learner.update(server.finish(), 0.0, steps)
             parts.sampler.take_episodes()
             return config.steps_per_iteration
 

@@ -18,7 +18,7 @@ from accel_rl.system.stopping import StopRequest
 from accel_rl.training.metrics import Recorded, Rows
 from accel_rl.training.progress import PlainLines
 from accel_rl.training.records import Records
-from accel_rl.training.rollouts import InTurns, RolloutRun
+from accel_rl.training.rollouts import RolloutRun
 from accel_rl.training.run import ALONE
 
 CPU = torch.device("cpu")
@@ -139,18 +139,17 @@ def make_run(config: TrainConfig, run_dir: Path, tape: Tape, **changes: Any) -> 
     }
     stop = changes.pop("stop", StopRequest())
     parts |= changes
-    if "experience" not in parts:
-        parts["experience"] = InTurns(parts["sampler"], parts["server"], parts["learner"], 1)
     records = make_records(config, run_dir, tape)
     exchange = records._exchange
     run = RolloutRun(config=config, team=ALONE, device=CPU, exchange=exchange, **parts)
     run.run_dir, run.records, run.stop = run_dir, records, stop
-    update = run.experience.update
+    learner = run.overlapped or run.learner
+    update = learner.update
 
     def update_and_count(*arguments: Any) -> Any:
         metrics = update(*arguments)
         exchange.num_updates += 1
         return metrics
 
-    run.experience.update = update_and_count  # type: ignore[misc]
+    learner.update = update_and_count  # type: ignore[method-assign]
     return run

@@ -23,7 +23,7 @@ from accel_rl.config import TrainConfig
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.samplers import ActionServer, SamplerError
 from accel_rl.system.stopping import StopRequest
-from accel_rl.training.build import AnyRun, build
+from accel_rl.training.build import build
 from accel_rl.training.overlap import Overlapped, _prepare_thread
 from accel_rl.training.rollouts import RolloutRun
 from accel_rl.training.train import RunError, train
@@ -100,8 +100,8 @@ def make_overlapped(config: TrainConfig, run_dir: Path, tape: Tape, **changes: A
         "learner": NumberedLearner(tape),
     }
     parts |= changes
-    experience = FakeOverlapped(tape, *(parts[name] for name in ("sampler", "server", "learner")))
-    return make_run(config, run_dir, tape, experience=experience, **parts)
+    overlapped = FakeOverlapped(tape, *(parts[name] for name in ("sampler", "server", "learner")))
+    return make_run(config, run_dir, tape, overlapped=overlapped, **parts)
 
 
 def go_through(config: TrainConfig, run_dir: Path, tape: Tape, **changes: Any) -> Any:
@@ -188,7 +188,7 @@ def kept(batch: RolloutTensors) -> RolloutTensors:
 
 def behind_by_one(config: TrainConfig) -> dict[str, torch.Tensor]:
     """The parameters after a run in which one thing happens after the other."""
-    parts: AnyRun = build(config)
+    parts: Any = build(config)
     sampler, learner = parts.sampler, parts.learner
     agent, flat = copy.deepcopy(parts.agent), parts.exchange.parameters
     server = ActionServer(agent, sampler, CPU)
@@ -261,7 +261,7 @@ def test_learning_goes_on_in_a_thread_while_simulators_are_waited_for(
     sampling, learning = threading.Barrier(2, timeout=30), threading.Barrier(2, timeout=30)
     made = build
 
-    def build_meeting(config: TrainConfig, *rest: Any) -> AnyRun:
+    def build_meeting(config: TrainConfig, *rest: Any) -> Any:
         parts = made(config, *rest)
         sampler, learner = parts.sampler, parts.learner
         collect, update = sampler.collect, learner.update

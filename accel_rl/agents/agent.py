@@ -9,7 +9,7 @@ from torch import Tensor
 from accel_rl.agents.normalizer import Normalizer
 from accel_rl.graphs import Graphs
 from accel_rl.models import Sequences
-from accel_rl.models.recurrent import remembers
+from accel_rl.models.memory import remembers
 
 
 class Agent:

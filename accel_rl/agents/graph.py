@@ -15,7 +15,7 @@ from accel_rl.agents.distributions import Categorical, Distribution, Factored, G
 from accel_rl.agents.masks import masked, split_mask
 from accel_rl.agents.policy import PolicyAgent
 from accel_rl.agents.q import QAgent
-from accel_rl.models.recurrent import joined_size, joined_state, one_step, split_state
+from accel_rl.models.memory import joined_size, joined_state, one_step, split_state
 from accel_rl.models.soft import SoftModel, flat
 from accel_rl.spaces import Leaf, Space, follow, leaves_of, map_leaves
 

@@ -12,7 +12,7 @@ from accel_rl.agents.distributions import CATEGORICAL, Distribution, Drawn
 from accel_rl.agents.masks import split_mask
 from accel_rl.graphs import Graphs
 from accel_rl.models import PolicyValue, Sequences
-from accel_rl.models.recurrent import run
+from accel_rl.models.memory import run
 
 
 class PolicyAgent(Agent):

@@ -11,7 +11,7 @@ from accel_rl.agents.agent import Agent
 from accel_rl.agents.masks import masked, split_mask
 from accel_rl.graphs import Graphs
 from accel_rl.models import Sequences
-from accel_rl.models.recurrent import run
+from accel_rl.models.memory import run
 
 
 class QAgent(Agent):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from accel_rl.agents.agent import Agent
 from accel_rl.agents.distributions import Drawn
-from accel_rl.models.recurrent import joined_size, joined_state, one_step, split_state
+from accel_rl.models.memory import joined_size, joined_state, one_step, split_state
 
 
 class Remembered(NamedTuple):

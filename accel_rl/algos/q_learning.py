@@ -17,7 +17,7 @@ from accel_rl.agents import QAgent
 from accel_rl.agents.masks import masked
 from accel_rl.algos.task import NetworkSpec
 from accel_rl.models import QHead, Sequences, make_model
-from accel_rl.models.recurrent import run
+from accel_rl.models.memory import run
 from accel_rl.spaces import first_leaf, without_mask
 
 MIN_PRIORITY = 1e-6

@@ -15,7 +15,7 @@ from accel_rl.ga3c.padding import Places, Put, to_device
 from accel_rl.ga3c.sampler import Prediction
 from accel_rl.ga3c.versions import VersionExchange
 from accel_rl.graphs import Fixed, Graphs
-from accel_rl.models.recurrent import joined_state, one_step, run, split_state
+from accel_rl.models.memory import joined_state, one_step, run, split_state
 
 
 class Predictor:

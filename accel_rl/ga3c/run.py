@@ -18,7 +18,7 @@ from accel_rl.ga3c.threads import QueueThreads
 from accel_rl.ga3c.tuner import Tuner
 from accel_rl.ga3c.versions import VersionExchange, Versions
 from accel_rl.graphs import Graphs
-from accel_rl.models.recurrent import joined_size
+from accel_rl.models.memory import joined_size
 from accel_rl.parallel import FlatParameters, Team
 from accel_rl.runs.files import draw_or_warn
 from accel_rl.runs.tables import CsvTable

@@ -30,7 +30,7 @@ from accel_rl.ga3c.segments import Segment
 from accel_rl.ga3c.versions import VersionExchange, Versions
 from accel_rl.graphs import Graphs
 from accel_rl.models import RecurrentModel, Sequences
-from accel_rl.models.recurrent import split_state
+from accel_rl.models.memory import split_state
 from accel_rl.parallel import FlatParameters
 
 _JOIN_SECONDS = 60.0

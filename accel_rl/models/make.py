@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
@@ -32,15 +33,16 @@ from accel_rl.models.layer_norm import (
     NormalizedTrunk,
     q_output,
 )
-from accel_rl.models.memory import MemorySpec
-from accel_rl.models.mlp import MLP, RecurrentMLP
+from accel_rl.models.memory import MemorySpec, WithMemory
+from accel_rl.models.mlp import HIDDEN, MLP, FlatNumbers, RecurrentMLP, hidden_layers, linear
 from accel_rl.models.own import make_own_model
-from accel_rl.models.q_value import ImageQNetwork, MLPQNetwork, QHead
-from accel_rl.models.recurrent import SharedRecurrentModel
-from accel_rl.models.recurrent_q import (
-    RecurrentQNetwork,
-    make_recurrent_image_q_network,
-    make_recurrent_mlp_q_network,
+from accel_rl.models.q_value import (
+    Convolutions,
+    ImageQNetwork,
+    ImageStream,
+    MLPQNetwork,
+    QHead,
+    QHeads,
 )
 from accel_rl.models.residual import IMPALA_NET
 from accel_rl.spaces import Leaf, Space, describe
@@ -87,18 +89,13 @@ def make_model(
     Raises:
         ValueError: there is no such network, or it does not fit the observations.
     """
-    if memory is not None and ":" in name:
-        raise ValueError(
-            f"memory={memory.kind} comes before the heads of the networks of accel_rl, and "
-            f"model={name} has heads of its own; leave memory out, or use another model"
-        )
+    if ":" in name:
+        return make_own_model(name, observation, head, memory, device, observations)
     if memory is not None and not isinstance(observation, Leaf):
         raise ValueError(
             f"a memory needs observations that are one array, and these are "
             f"{describe(observation)}; leave memory out, or join them in the environment"
         )
-    if ":" in name:
-        return make_own_model(name, observation, head, device, observations)
     if not isinstance(observation, Leaf):
         if name not in ("auto", "mlp"):
             raise ValueError(
@@ -120,27 +117,33 @@ def _make_policy_model(
         sizes = observation.shape, num_actions
         return MLP(*sizes) if memory is None else RecurrentMLP(*sizes, memory)
     network = ImageNetwork(spec, picture, num_actions)
-    return network if memory is None else SharedRecurrentModel(network, memory)
+    return network if memory is None else WithMemory(network, network.width, memory)
 
 
 def _make_q_model(
     name: str, observation: Leaf, head: QHead, memory: MemorySpec | None
 ) -> nn.Module:
+    trunk: Any
     if name == "pqn":
         trunk = _make_normalized_trunk(observation)
         if memory is None:
             return NormalizedQNetwork(trunk, head)
         width = min(trunk.num_features, LSTM_WIDTH)
-        stream = partial(q_output, width)
-        return RecurrentQNetwork(trunk, trunk.num_features, width, stream, head, memory)
-    spec, picture = _choose(name, "dqn", observation)
-    if spec is None or picture is None:
-        if memory is None:
-            return MLPQNetwork(observation.shape, head)
-        return make_recurrent_mlp_q_network(observation.shape, head, memory)
-    if memory is None:
-        return ImageQNetwork(spec, picture, head)
-    return make_recurrent_image_q_network(spec, picture, head, memory)
+        stream: Any = partial(q_output, width)
+    else:
+        spec, picture = _choose(name, "dqn", observation)
+        if spec is None or picture is None:
+            if memory is None:
+                return MLPQNetwork(observation.shape, head)
+            trunk = nn.Sequential(FlatNumbers(), *hidden_layers(prod(observation.shape)))
+            trunk.num_features = width = HIDDEN
+            stream = partial(linear, width, gain=0.01)
+        elif memory is None:
+            return ImageQNetwork(spec, picture, head)
+        else:
+            trunk, width = Convolutions(spec, picture), spec.hidden
+            stream = partial(ImageStream, spec, width)
+    return WithMemory(trunk, trunk.num_features, memory, width, partial(QHeads, stream, head))
 
 
 def fits_images(name: str, observation: Leaf) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod, sqrt
 
 import torch
 from torch import Tensor, nn
 
-from accel_rl.models.memory import PLAIN_LSTM, MemorySpec, make_memory, with_previous
+from accel_rl.models.memory import PLAIN_LSTM, MemorySpec, RecurrentModel, Sequences, WithMemory
 from accel_rl.models.policy_value import PolicyValue, PolicyValueModel
-from accel_rl.models.recurrent import RecurrentModel, Sequences
 
 HIDDEN = 64
 
@@ -45,37 +45,31 @@ class RecurrentMLP(RecurrentModel):
         memory: MemorySpec = PLAIN_LSTM,
     ) -> None:
         super().__init__()
-        num_inputs = prod(observation_shape)
-        self.policy = _RecurrentLayers(num_inputs, num_actions, memory, output_gain=0.01)
-        self.value = _RecurrentLayers(num_inputs, 1, memory, output_gain=1.0)
-        self.state_size = 2 * self.policy.memory.state_size  # of the policy, then of the value
+
+        def apart(num_outputs: int, gain: float) -> WithMemory:
+            hidden = nn.Sequential(*hidden_layers(prod(observation_shape)))
+            make_output = partial(linear, HIDDEN, num_outputs, gain)
+            return WithMemory(hidden, HIDDEN, memory, make_heads=make_output)
+
+        self.policy, self.value = apart(num_actions, 0.01), apart(1, 1.0)
+        self.state_size = 2 * self.policy.state_size  # of the policy, then of the value
         self.previous = memory.previous
 
     def forward(self, observation: Tensor, sequences: Sequences) -> tuple[PolicyValue, Tensor]:
         """As `RecurrentModel.forward`; ``observation`` of any real dtype, not scaled."""
-        x, (state, is_first, previous) = _flatten(observation), sequences
-        of_policy, of_value = state.chunk(2, 1)
-        logits, after_policy = self.policy(x, of_policy, is_first, previous)
-        value, after_value = self.value(x, of_value, is_first, previous)
+        x = _flatten(observation)
+        of_policy, of_value = sequences.state.chunk(2, 1)
+        logits, after_policy = self.policy(x, sequences._replace(state=of_policy))
+        value, after_value = self.value(x, sequences._replace(state=of_value))
         return PolicyValue(logits, value.squeeze(1)), torch.cat((after_policy, after_value), 1)
 
 
-class _RecurrentLayers(nn.Module):
-    """Two tanh layers, a memory and a linear layer."""
+class FlatNumbers(nn.Module):
+    """Numbers of any real dtype in one row of float32, not scaled."""
 
-    def __init__(
-        self, num_inputs: int, num_outputs: int, memory: MemorySpec, output_gain: float
-    ) -> None:
-        super().__init__()
-        self.hidden = nn.Sequential(*hidden_layers(num_inputs))
-        self.memory = make_memory(memory, HIDDEN, HIDDEN)
-        self.output = linear(HIDDEN, num_outputs, gain=output_gain)
-
-    def forward(
-        self, x: Tensor, state: Tensor, is_first: Tensor, previous: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        x, after = self.memory(with_previous(self.hidden(x), previous), state, is_first)
-        return self.output(x), after
+    def forward(self, observation: Tensor) -> Tensor:
+        """``observation``: ``[N, ...]``."""
+        return _flatten(observation)
 
 
 def make_layers(num_inputs: int, num_outputs: int, output_gain: float) -> nn.Sequential:

@@ -5,31 +5,66 @@ What cannot be learned with is refused when the network is made: it is tried on 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from accel_rl.models.memory import MemorySpec, WithMemory, one_step, remembers, run
 from accel_rl.models.q_value import QHead
 from accel_rl.spaces import Leaf, Space, first_leaf, map_leaves, shape_of
 from accel_rl.system.functions import FAILURES, find_function, place_of
 
 
+class _Values(nn.Module):
+    """A network that gives ``[N, A]``, as one that gives ``[N, A, 1]``."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+
+    def features(self, observation: Any) -> Any:
+        """Return the features of the network."""
+        return self.network.features(observation)
+
+    def heads(self, x: Tensor) -> Tensor:
+        """Return ``[N, A, 1]`` of features."""
+        output: Tensor = self.network.heads(x).unsqueeze(2)
+        return output
+
+    def forward(self, observation: Any) -> Tensor:
+        """Return ``[N, A, 1]``."""
+        output: Tensor = self.network(observation).unsqueeze(2)
+        return output
+
+
 def make_own_model(
-    path: str, space: Space, head: int | QHead, device: torch.device, observations: Any = None
+    path: str,
+    space: Space,
+    head: int | QHead,
+    memory: MemorySpec | None,
+    device: torch.device,
+    observations: Any = None,
 ) -> nn.Module:
     """Return the network that ``function(observation_shape=..., num_actions=...)`` makes.
 
     Its call takes observations ``[N, ...]`` of the environment's dtype and gives logits ``[N, A]``
     and values ``[N]``, float32, in a tuple. For Q-learning the function is also given ``num_atoms``
-    and ``is_dueling``, and the network gives ``[N, A, K]``. Of observations that are a mapping, the
-    function is given a mapping of shapes, and the network one of tensors.
+    and ``is_dueling``, and the network gives ``[N, A, K]``, or ``[N, A]`` where ``K`` is 1. A
+    function is given only what its signature names. Of observations that are a mapping, it is given
+    a mapping of shapes, and the network one of tensors.
+
+    With ``memory`` the network has the methods ``features``, from observations to ``[N, F]``, and
+    ``heads``, from ``[N, F]`` to the output. A network of a policy may have a state of
+    its own instead, as a `RecurrentModel`.
 
     Args:
         path: ``module:function``.
         space: the space of observations.
         head: as in `make_model`.
+        memory: kind of memory between features and heads, ``F`` units wide. None: none.
         device: device of the parameters.
         observations: two observations, ``[2, ...]``, on which it is tried; None: zeros and ones.
 
@@ -42,15 +77,78 @@ def make_own_model(
     outputs = head._asdict() if isinstance(head, QHead) else {"num_actions": head}
     arguments = {"observation_shape": map_leaves(shape_of, space), **outputs}
     function = find_function("model", path)
+    names = _names(function)
+    arguments = {k: v for k, v in arguments.items() if names is None or k in names}
     given = ", ".join(f"{name}={value}" for name, value in arguments.items())
     model = _call(path, f"its call with ({given})", lambda: function(**arguments))
     if not isinstance(model, nn.Module):
         raise ValueError(f"model={path} returned {_describe(model)}; it must return an nn.Module")
+    is_q = isinstance(head, QHead)
+    model = model.to(device)
+    if memory is not None:
+        model = _with_memory(path, model, memory, observations).to(device)
+    elif remembers(model) and is_q:
+        raise ValueError(
+            f"model={path} has a state of its own, which only policies learn; leave out its "
+            f"state_size, and use memory=lstm or gru"
+        )
+    shapes: dict[str, tuple[int, ...]] = {"logits": (head,), "value": ()}  # type: ignore[dict-item]
     if isinstance(head, QHead):
-        _check(path, model.to(device), {"output": head[:2]}, observations)
-    else:
-        _check(path, model.to(device), {"logits": (head,), "value": ()}, observations)
+        shapes = {"output": head[:2]}
+        what = f"its forward on observations {_describe(observations)}"
+        found = _call(path, what, lambda: _output(model, observations))
+        if head.num_atoms == 1 and getattr(found, "shape", ())[1:] == head[:1]:
+            if isinstance(model, WithMemory):
+                model.network = _Values(model.network)
+            else:
+                model = _Values(model)
+    _check(path, model, shapes, observations)
+    made: nn.Module = model
+    return made
+
+
+def own_network(model: nn.Module) -> nn.Module:
+    """Return the network that the user's function made, of a model of `make_own_model`."""
+    while isinstance(model, WithMemory | _Values):
+        model = model.network
     return model
+
+
+def _names(function: Callable[..., Any]) -> set[str] | None:
+    """Return the names of the arguments that a function takes; None: any."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    takes_all = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+    return None if takes_all else {each.name for each in parameters}
+
+
+def _with_memory(path: str, model: Any, memory: MemorySpec, observations: Any) -> WithMemory:
+    if not (callable(getattr(model, "features", None)) and callable(getattr(model, "heads", None))):
+        raise ValueError(
+            f"memory={memory.kind} comes between the features and the heads of model={path}, which "
+            f"lacks them; define features(observation), which gives [N, F], and heads(x), or leave "
+            f"memory out"
+        )
+    features = _call(path, "features", lambda: model.features(observations))
+    if getattr(features, "ndim", 0) != 2:
+        raise ValueError(
+            f"model={path}: features must give [N, F], float32; it gave {_describe(features)}"
+        )
+    return WithMemory(model, features.shape[1], memory)
+
+
+def _output(model: Any, observations: Any) -> Any:
+    """Return the output for observations of which nothing came before."""
+    if not remembers(model):
+        return model(observations)
+    first = first_leaf(observations)
+    zeros = torch.zeros(len(first), model.state_size, device=first.device)
+    previous = None
+    if getattr(model, "previous", None) is not None:
+        previous = zeros.new_zeros(len(first), model.previous.size)
+    return run(model, observations, one_step(zeros, previous))[0]
 
 
 def _check(
@@ -89,7 +187,7 @@ def _forward(
 ) -> list[Tensor]:
     """Return the outputs, of the right shapes and dtype."""
     given = f"observations {_describe(observations)}"
-    result = _call(path, f"its forward on {given}", lambda: model(observations))
+    result = _call(path, f"its forward on {given}", lambda: _output(model, observations))
     outputs = list(result) if isinstance(result, tuple | list) else [result]
     N = len(first_leaf(observations))
     form = [(torch.float32, (N, *shape)) for shape in shapes.values()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from math import prod, sqrt
 from typing import NamedTuple
@@ -44,34 +45,65 @@ class QModel(nn.Module):
         return output
 
 
-class ImageQNetwork(QModel):
-    """Convolutions, then a hidden layer and the output; with ``is_dueling`` two such streams.
+class QHeads(nn.Module):
+    """One stream or, with a dueling head, two, from ``[N, F]`` to ``[N, A, K]``.
 
-    The streams are those of Wang et al. 2016 (arXiv:1511.06581): each has a hidden layer of its
-    own, and what flows back into the convolutions is scaled by 1 / sqrt(2).
+    The two are those of Wang et al. 2016 (arXiv:1511.06581): what flows back from both is scaled by
+    1 / sqrt(2).
+
+    Args:
+        stream: makes a stream with as many outputs as it is given.
+        head: outputs of the network.
+    """
+
+    def __init__(self, stream: Callable[[int], nn.Module], head: QHead) -> None:
+        super().__init__()
+        num_actions, num_atoms, is_dueling = head
+        self.advantage = stream(num_actions * num_atoms)
+        self.value = stream(num_atoms) if is_dueling else None
+        self._output_shape = num_actions, num_atoms
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x``: ``[N, F]``."""
+        if self.value is None:
+            output: Tensor = self.advantage(x).view(-1, *self._output_shape)
+            return output
+        x = x * DUELING_GRADIENT_SCALE + x.detach() * (1 - DUELING_GRADIENT_SCALE)
+        return duel(self.value(x), self.advantage(x).view(-1, *self._output_shape))
+
+
+class Convolutions(nn.Module):
+    """What the last of some convolutions gives, flattened.
 
     Raises:
         ValueError: the image is too small for the convolutions.
     """
 
-    def __init__(
-        self,
-        spec: ImageSpec,
-        picture: Picture,
-        head: QHead,
-    ) -> None:
+    def __init__(self, spec: ImageSpec, picture: Picture) -> None:
         super().__init__()
-        num_actions, num_atoms, is_dueling = head
-        self.convs, map_size = make_convs(spec, picture)
-        stream = partial(ImageStream, spec, map_size)
-        self.advantage = stream(num_actions * num_atoms)
-        self.value = stream(num_atoms) if is_dueling else None
-        self._output_shape = num_actions, num_atoms
+        self.convs, self.num_features = make_convs(spec, picture)
 
     def forward(self, observation: Tensor) -> Tensor:
         """``observation``: pictures, ``[N, ...]``."""
-        x = flat_maps(self.convs, observation)
-        return through_streams(x, self.advantage, self.value, self._output_shape)
+        return flat_maps(self.convs, observation)
+
+
+class ImageQNetwork(QModel):
+    """Convolutions, then `QHeads`, whose streams have a hidden layer each.
+
+    Raises:
+        ValueError: the image is too small for the convolutions.
+    """
+
+    def __init__(self, spec: ImageSpec, picture: Picture, head: QHead) -> None:
+        super().__init__()
+        self.trunk = Convolutions(spec, picture)
+        self.heads = QHeads(partial(ImageStream, spec, self.trunk.num_features), head)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """``observation``: pictures, ``[N, ...]``."""
+        output: Tensor = self.heads(self.trunk(observation))
+        return output
 
 
 class MLPQNetwork(QModel):
@@ -111,25 +143,6 @@ class ImageStream(nn.Module):
         """Return ``[N, num_outputs]`` of ``x``, ``[N, num_inputs]``."""
         output: Tensor = self.output(F.relu_(self.hidden(x)))
         return output
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """As `forward`; `nn.Module` leaves it untyped."""
-        output: Tensor = super().__call__(x)
-        return output
-
-
-def through_streams(
-    x: Tensor, advantage: nn.Module, value: nn.Module | None, output_shape: tuple[int, int]
-) -> Tensor:
-    """``[N, A, K]`` of what two streams, or one without ``value``, give for what they share, ``x``.
-
-    ``output_shape``: ``A, K``.
-    """
-    if value is None:
-        output: Tensor = advantage(x).view(-1, *output_shape)
-        return output
-    x = x * DUELING_GRADIENT_SCALE + x.detach() * (1 - DUELING_GRADIENT_SCALE)
-    return duel(value(x), advantage(x).view(-1, *output_shape))
 
 
 def duel(value: Tensor, advantage: Tensor) -> Tensor:

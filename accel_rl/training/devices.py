@@ -12,6 +12,7 @@ from torch import nn
 
 from accel_rl.config import TrainConfig
 from accel_rl.graphs import Graphs
+from accel_rl.models.own import own_network
 from accel_rl.parallel import Ranks, Team
 from accel_rl.parallel.meeting import STORE_VARIABLE
 from accel_rl.system.topology import gpu_numa_node
@@ -150,7 +151,7 @@ def graphs_of(config: TrainConfig, model: nn.Module, graphs: Graphs | None) -> G
     """
     if graphs is None or graphs.is_required:
         return graphs
-    parts = [config.learner, *([model] if ":" in config.model else [])]
+    parts = [config.learner, *([own_network(model)] if ":" in config.model else [])]
     return graphs if all(_is_recorded(part) for part in parts) else None
 
 

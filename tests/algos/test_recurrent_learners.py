@@ -16,7 +16,7 @@ from accel_rl.algos import A2C, PPO, A2CConfig, PPOConfig
 from accel_rl.algos.actor_critic import bootstrap_values
 from accel_rl.algos.minibatches import Minibatches
 from accel_rl.models import PolicyValue, Sequences
-from accel_rl.models.recurrent import SharedRecurrentModel
+from accel_rl.models.memory import WithMemory
 from accel_rl.parallel import Exchange, FlatParameters, Local
 from accel_rl.samplers import SerialSampler
 
@@ -43,13 +43,13 @@ class SlowAgent(PolicyAgent):
         def told(x: Tensor) -> Tensor:
             return x if previous is None else torch.cat((x, previous[:, 0]), 1)
 
-        if isinstance(model, SharedRecurrentModel):
+        if isinstance(model, WithMemory):
             x = plain_steps(model.memory, told(model.network.features(rows)), state, is_first)
             return PolicyValue(model.network.policy(x), model.network.value(x).squeeze(1))
         outputs = []
         for layers, own in zip((model.policy, model.value), state.chunk(2, 1), strict=True):
-            x = plain_steps(layers.memory, told(layers.hidden(rows.float())), own, is_first)
-            outputs.append(layers.output(x))
+            x = plain_steps(layers.memory, told(layers.network(rows.float())), own, is_first)
+            outputs.append(layers.heads(x))
         return PolicyValue(outputs[0], outputs[1].squeeze(1))
 
 

@@ -14,7 +14,7 @@ from accel_rl.algos import PQN, NetworkSpec, PQNConfig
 from accel_rl.algos.returns import fold_truncation, lambda_returns
 from accel_rl.envs import EnvSpec
 from accel_rl.models import Sequences
-from accel_rl.models.recurrent_q import RecurrentModel
+from accel_rl.models.memory import RecurrentModel
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.samplers import SerialSampler
 
@@ -36,8 +36,8 @@ class SlowModel(RecurrentModel):
         model, outputs = self.inner, []
         for b in range(is_first.shape[1]):
             own = state[b : b + 1], is_first[:, b : b + 1]
-            x = plain_steps(model.memory, model.trunk(rows[:, b]), *own)
-            outputs.append(model.advantage(x))
+            x = plain_steps(model.memory, model.network(rows[:, b]), *own)
+            outputs.append(model.heads.advantage(x))
         return torch.stack(outputs, 1).flatten(0, 1).unsqueeze(2), state
 
 

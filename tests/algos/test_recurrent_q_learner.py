@@ -17,7 +17,7 @@ from accel_rl.algos.q_outputs import sequence_outputs
 from accel_rl.algos.replay import SequenceBatch, SequenceReplay
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import EnvSpec
-from accel_rl.models.gru import GRU
+from accel_rl.models.memory import GRU
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.spaces import Leaf, discrete
 
@@ -163,7 +163,7 @@ class SlowNetwork:
 
     def __call__(self, observation: Tensor, state: Tensor, told: Tensor) -> Any:
         """``[A, K]``, and the state after it."""
-        x, before = self.model.trunk(observation.unsqueeze(0)), state.unsqueeze(0)
+        x, before = self.model.network(observation.unsqueeze(0)), state.unsqueeze(0)
         if self.model.previous is not None:
             x = torch.cat((x, told.unsqueeze(0)), 1)
         memory = self.model.memory
@@ -178,11 +178,11 @@ class SlowNetwork:
             i, f, _, g = (memory.input(x) + memory.recurrent(before[:, :64])).chunk(4, 1)
             c = f.sigmoid() * state[64:] + i.sigmoid() * g.tanh()
             after = torch.cat((h[0], c[0]))
-        advantage = self.model.advantage(h).view(A, -1)
-        if self.model.value is not None:
+        advantage = self.model.heads.advantage(h).view(A, -1)
+        if self.model.heads.value is not None:
             shared = h * 0.5**0.5 + h.detach() * (1 - 0.5**0.5)
-            advantage = self.model.advantage(shared).view(A, -1)
-            advantage = self.model.value(shared) + advantage - advantage.mean(0)
+            advantage = self.model.heads.advantage(shared).view(A, -1)
+            advantage = self.model.heads.value(shared) + advantage - advantage.mean(0)
         return advantage, after
 
     def unroll(self, play: Play, b: int, start: int, num: int, state: Tensor) -> Any:

@@ -32,8 +32,8 @@ from accel_rl.algos import (
 from accel_rl.algos.replay import ReplaySpec, SequenceSpec
 from accel_rl.envs import EnvSpec
 from accel_rl.models import PolicyValue, PolicyValueModel
-from accel_rl.models.q_value import QHead, QModel
-from accel_rl.models.recurrent_q import RecurrentQNetwork
+from accel_rl.models.memory import WithMemory
+from accel_rl.models.q_value import QHead, QHeads, QModel
 from accel_rl.parallel import (
     AllReduce,
     Exchange,
@@ -155,10 +155,9 @@ def q_learning(rank: int, size: int, exchange_of: Make, num_atoms: int, **option
     if length is None:
         agent = QAgent(QNetwork(num_atoms).double(), support, torch.tensor([0.5]))
     else:
-        layers, stream = nn.Sequential(nn.Linear(3, 7), nn.Tanh()), partial(nn.Linear, 5)
-        network = RecurrentQNetwork(
-            layers, 7, 5, stream, QHead(NUM_ACTIONS, num_atoms, True)
-        ).double()
+        layers = nn.Sequential(nn.Linear(3, 7), nn.Tanh())
+        heads = partial(QHeads, partial(nn.Linear, 5), QHead(NUM_ACTIONS, num_atoms, True))
+        network = WithMemory(layers, 7, width=5, make_heads=heads).double()
         agent = QAgent(network, support, torch.tensor([0.5]))
         sequences = SequenceSpec(burn_in=2, length=2, state_size=10)
         state = torch.randn(T + 1, B, 10, generator=torch.Generator().manual_seed(2))

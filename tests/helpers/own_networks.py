@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from torch import Tensor, nn
 
-from accel_rl.models import QHead, make_model
+from accel_rl.models import MemorySpec, QHead, make_model
 from accel_rl.spaces import Leaf
 
 FLOAT32 = np.dtype(np.float32)
@@ -23,9 +23,25 @@ class Net(nn.Module):
         self.policy = nn.Linear(8, A)
         self.value = nn.Linear(8, 1)
 
-    def forward(self, observation: Tensor) -> Any:
-        x = self.trunk(observation)
+    def features(self, observation: Tensor) -> Tensor:
+        x: Tensor = self.trunk(observation)
+        return x
+
+    def heads(self, x: Tensor) -> Any:
         return self.policy(x), self.value(x).squeeze(1)
+
+    def forward(self, observation: Tensor) -> Any:
+        return self.heads(self.features(observation))
+
+
+class QNet(Net):
+    """Values ``[N, A]`` alone, of a function that names no atoms."""
+
+    def __init__(self, num_actions: int, observation_shape: Any = None) -> None:
+        super().__init__()
+
+    def heads(self, x: Tensor) -> Any:
+        return self.policy(x)
 
 
 MADE: dict[str, Callable[..., Any]] = {}
@@ -39,8 +55,12 @@ def __getattr__(name: str) -> Callable[..., Any]:
         raise AttributeError(name) from None
 
 
-def make_own(make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
+def make_own(
+    make: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    memory: MemorySpec | None = None,
+    **more: Any,
+) -> Any:
     monkeypatch.setitem(MADE, "mine", make)
-    if more:
-        return make_model(f"{__name__}:mine", Leaf((4,), FLOAT32), QHead(A, **more))
-    return make_model(f"{__name__}:mine", Leaf((4,), FLOAT32), A)
+    head = QHead(A, **more) if more else A
+    return make_model(f"{__name__}:mine", Leaf((4,), FLOAT32), head, memory)

@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from accel_rl.agents import PolicyAgent, RolloutTensors
 from accel_rl.models import MemorySpec, PreviousInputs, RecurrentModel, make_model
-from accel_rl.models.lstm import LSTM
+from accel_rl.models.memory import LSTM, WithMemory
 from accel_rl.models.policy_value import SharedNetwork
-from accel_rl.models.recurrent import SharedRecurrentModel
 from accel_rl.samplers import ActionServer, SamplerConfig
 from accel_rl.spaces import Leaf, discrete
 
@@ -40,9 +39,9 @@ def make_agent(*, is_shared: bool = False, is_told: bool = False) -> PolicyAgent
     memory = MemorySpec("lstm", PreviousInputs(discrete(4)) if is_told else None)
     model: RecurrentModel = make_model("mlp", Leaf((3,), np.dtype(np.int64)), 4, memory)
     if is_shared:
-        model = SharedRecurrentModel(SmallShared(), memory)
+        model = WithMemory(SmallShared(), SmallShared.width, memory)
     for name, parameter in model.named_parameters():
-        parameter.data.mul_(100 if name == "policy.output.weight" else 3)  # it begins with 0.01
+        parameter.data.mul_(100 if name == "policy.heads.weight" else 3)  # it begins with 0.01
     return PolicyAgent(model)
 
 

@@ -11,7 +11,7 @@ from toy_envs import ToyEnv
 
 from accel_rl.agents import PolicyAgent, QAgent
 from accel_rl.models import MemorySpec, PreviousInputs, QHead, Sequences, make_model
-from accel_rl.models.gru import GRU
+from accel_rl.models.memory import GRU
 from accel_rl.samplers import ActionServer, ParallelSampler, SerialSampler
 from accel_rl.spaces import Leaf, discrete
 
@@ -159,7 +159,7 @@ def make_agent(kind: str = "policy", memory: Any = "lstm") -> Any:
     if kind == "policy":
         model = make_model("mlp", *shapes, spec)
         for name, parameter in model.named_parameters():
-            parameter.data.mul_(100 if name == "policy.output.weight" else 3)
+            parameter.data.mul_(100 if name == "policy.heads.weight" else 3)
         return PolicyAgent(model)
     q_model = make_model("mlp", shapes[0], QHead(4), spec)
     for parameter in q_model.parameters():

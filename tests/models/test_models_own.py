@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 import torch
 from flat_views import check_views
-from own_networks import FLOAT32, MADE, A, Net, make_own
+from own_networks import FLOAT32, MADE, A, Net, QNet, make_own
+from saved_runs import trained
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from accel_rl.models import QHead, make_model
+from accel_rl.models import MemorySpec, QHead, RecurrentModel, Sequences, make_model
+from accel_rl.models.own import own_network
 from accel_rl.parallel import FlatParameters
 from accel_rl.spaces import Leaf
+from accel_rl.tools.policy import load_policy
 
 # ---- what the function is given, and what becomes of what it returns -----------------------------
 
@@ -273,9 +276,108 @@ def test_function_that_takes_other_arguments_is_told_which(more: dict, monkeypat
 
 
 def test_q_values_of_another_shape_are_refused(monkeypatch) -> None:
-    message = r"must give \(output \['N', 3, 1\]\), float32; for .* it gave float32 \[2, 3\]"
+    message = r"must give \(output \['N', 3, 5\]\), float32; for .* it gave float32 \[2, 3\]"
     with pytest.raises(ValueError, match=message):
-        make_own(lambda **arguments: nn.Linear(4, A), monkeypatch, num_atoms=1)
+        make_own(lambda **arguments: nn.Linear(4, A), monkeypatch, num_atoms=5)
+
+
+# ---- a memory ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_rows", [1, 3])
+@pytest.mark.parametrize("kind", ["policy", "q"])
+def test_memory_is_between_the_features_and_the_heads_of_a_network(
+    kind: str, num_rows: int, monkeypatch
+) -> None:
+    spec = MemorySpec("gru")
+    if kind == "policy":
+        model = make_own(lambda num_actions: Net(), monkeypatch, spec)
+    else:
+        model = make_own(QNet, monkeypatch, spec, num_atoms=1)
+    observation, state = torch.randn(2 * num_rows, 4), torch.randn(2, 8)
+    is_first = torch.zeros(num_rows, 2, dtype=torch.bool)
+    output, after = model(observation, Sequences(state, is_first))
+    net = own_network(model)
+    x, expected = model.memory(net.trunk(observation), state, is_first)
+    torch.testing.assert_close(after, expected)
+    found = output[0] if kind == "policy" else output.squeeze(2)
+    torch.testing.assert_close(found, net.policy(x))
+
+
+def test_values_without_atoms_are_those_of_one_atom(monkeypatch) -> None:
+    model = make_own(QNet, monkeypatch, num_atoms=1)
+    observation = torch.randn(5, 4)
+    assert model(observation).shape == (5, A, 1)
+    torch.testing.assert_close(model(observation).squeeze(2), own_network(model)(observation))
+
+
+class Averaging(RecurrentModel):
+    """Its state is a mean of what it has seen, which fades."""
+
+    state_size = 4
+
+    def __init__(self, observation_shape: Any = None, num_actions: int = A) -> None:
+        super().__init__()
+        self.net = Net()
+
+    def forward(self, observation: Tensor, sequences: Sequences) -> Any:
+        state, rows = sequences.state, []
+        seen = observation.flatten(1).float()[:, :4].view(*sequences.is_first.shape, 4)
+        for row, is_first in zip(seen, sequences.is_first, strict=True):
+            state = 0.5 * state * ~is_first.unsqueeze(1) + row
+            rows.append(state)
+        return self.net(torch.cat(rows)), state
+
+
+class Remembered(Net):
+    def __init__(self, observation_shape: Any, num_actions: int) -> None:
+        super().__init__()
+
+    def features(self, observation: Tensor) -> Tensor:
+        return super().features(observation.flatten(1).float()[:, :4])
+
+
+class Unreadable(Net):
+    def features(self, observation: Tensor) -> Any:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("make", "memory", "message"),
+    [
+        (lambda **_: nn.Linear(4, A), "lstm", r"lacks them; define features\(.*, or leave memory"),
+        (lambda **_: Unreadable(), "gru", r"features must give \[N, F\], .* it gave None"),
+        (Averaging, None, r"state of its own, .* use memory=lstm or gru"),
+    ],
+    ids=["plain", "features", "q"],
+)
+def test_network_that_cannot_have_the_memory_is_refused(
+    make: Any, memory: Any, message: str, monkeypatch
+) -> None:
+    spec = None if memory is None else MemorySpec(memory)
+    with pytest.raises(ValueError, match=message):
+        make_own(make, monkeypatch, spec, num_atoms=1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("algo=ppo", "memory=lstm", "model=test_models_own:Remembered", "minibatch_size=20"),
+        ("algo=a2c", "model=test_models_own:Averaging"),
+    ],
+    ids=["memory", "state"],
+)
+def test_network_of_ones_own_that_remembers_is_trained_and_acts(
+    options: tuple[str, ...], tmp_path
+) -> None:
+    small = "env=catch", "num_envs=2", "total_steps=40", "num_workers=0"
+    run_dir = trained(tmp_path / "run", *small, "horizon=10", *options)
+    policy = load_policy(run_dir, greedy=True)
+    shape = policy.env_spec.observation_shape
+    begin, later = np.ones(1, np.bool_), np.zeros(1, np.bool_)
+    for is_first in (begin, later):
+        policy(np.ones((1, *shape), np.uint8), is_first)
+    assert policy._states is not None and policy._states.get_state().any()
 
 
 @pytest.mark.parametrize(

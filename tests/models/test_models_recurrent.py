@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accel_rl.models import MemorySpec, Sequences, make_model
-from accel_rl.models.lstm import LSTM
+from accel_rl.models.memory import LSTM
 from accel_rl.spaces import Leaf
 
 pytestmark = pytest.mark.numeric

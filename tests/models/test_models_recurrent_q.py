@@ -36,11 +36,11 @@ def slow_values(model: Any, name: str, rows: Tensor, state: Tensor, is_first: Te
     """``[n, A, K]`` of one environment: layer after layer, the streams by their definition."""
     if name == "mlp":
         x = rows.float()
-        for layer in model.trunk[1::2]:
+        for layer in model.network[1::2]:
             x = (x @ layer.weight.t() + layer.bias).tanh()
     else:
         x = rows.float() / 255
-        for conv in model.trunk.convs:
+        for conv in model.network.convs:
             x = torch.nn.functional.conv2d(x, conv.weight, conv.bias, conv.stride, conv.padding)
             x = x.relu()
         x = x.permute(0, 2, 3, 1).reshape(len(rows), -1)
@@ -52,12 +52,12 @@ def slow_values(model: Any, name: str, rows: Tensor, state: Tensor, is_first: Te
         hidden = (x @ stream.hidden.weight.t() + stream.hidden.bias).relu()
         return hidden @ stream.output.weight.t() + stream.output.bias
 
-    advantage = through(model.advantage).view(len(rows), 4, -1)
-    if model.value is None:
+    advantage = through(model.heads.advantage).view(len(rows), 4, -1)
+    if model.heads.value is None:
         return advantage
     found = torch.empty_like(advantage)
     for a in range(4):
-        found[:, a] = through(model.value) + advantage[:, a] - advantage.mean(1)
+        found[:, a] = through(model.heads.value) + advantage[:, a] - advantage.mean(1)
     return found
 
 
@@ -91,17 +91,17 @@ def test_image_network_has_the_convolutions_and_hidden_layers_of_the_other() -> 
     plain = models.make_model("a3c", SHAPES["a3c"], QHead(4, 1, True))
     model = make_model("a3c", is_dueling=True)
     (memory_input,) = (p for n, p in model.named_parameters() if n == "memory.input.weight")
-    num_features = plain.advantage.hidden.weight.shape[1]  # type: ignore[union-attr]
+    num_features = plain.heads.advantage.hidden.weight.shape[1]  # type: ignore[union-attr]
     assert memory_input.shape == (4 * 256, num_features) and model.state_size == 2 * 256
-    convs = [p.shape for n, p in plain.named_parameters() if n.startswith("convs")]
+    convs = [p.shape for n, p in plain.named_parameters() if "convs" in n]
     assert [p.shape for n, p in model.named_parameters() if "convs" in n] == convs
-    assert model.value.output.weight.shape == (1, 256)
+    assert model.heads.value.output.weight.shape == (1, 256)
 
 
 def test_gradient_of_two_streams_is_scaled_where_they_meet_the_memory() -> None:
     model = make_model(is_dueling=True)
     x = torch.randn(6, 64, requires_grad=True)
-    for layer in (model.memory, model.trunk):
+    for layer in (model.memory, model.network):
         layer.requires_grad_(False)
 
     class Given(torch.nn.Module):
@@ -114,8 +114,8 @@ def test_gradient_of_two_streams_is_scaled_where_they_meet_the_memory() -> None:
     ].square().sum().backward()
     scaled = x.grad
     y = x.detach().clone().requires_grad_()
-    advantage = (y @ model.advantage.weight.t() + model.advantage.bias).view(6, 4, 1)
-    value = (y @ model.value.weight.t() + model.value.bias).view(6, 1, 1)
+    advantage = (y @ model.heads.advantage.weight.t() + model.heads.advantage.bias).view(6, 4, 1)
+    value = (y @ model.heads.value.weight.t() + model.heads.value.bias).view(6, 1, 1)
     (value + advantage - advantage.mean(1, keepdim=True)).square().sum().backward()
     torch.testing.assert_close(scaled, y.grad * 0.5**0.5)  # type: ignore[operator]
 
@@ -210,12 +210,6 @@ def test_states_are_kept_for_each_environment_by_column() -> None:
     state = states.get_state()
     assert state.any(1).all()
     torch.testing.assert_close(state[0], state[2])
-
-
-def test_network_of_ones_own_has_no_memory_put_in() -> None:
-    message = "comes before the heads .*, and model=a:b has heads of its own"
-    with pytest.raises(ValueError, match=message):
-        models.make_model("a:b", SHAPES["mlp"], QHead(4), MemorySpec())
 
 
 def test_memory_is_of_use_to_nobody_who_loses_it() -> None:

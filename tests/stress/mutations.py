@@ -344,7 +344,7 @@ sequence_state_of_next_step algos/replay/sequences.py algos/test_replay_sequence
 - state = batch.recurrent_state[start]
 + state = batch.recurrent_state[start + 1]
 
-lstm_state_not_reset models/lstm.py models/test_models_recurrent.py
+lstm_state_not_reset models/memory.py models/test_models_recurrent.py
 - keeps = (~is_first).unsqueeze(2).to(dtype)
 + keeps = torch.ones_like(is_first).unsqueeze(2).to(dtype)
 
@@ -585,9 +585,9 @@ starts_without_presses envs/atari_starts.py envs/test_envs_atari_starts.py envs
 +     emulator.reset_game()
 +     for code in presses[1:]:
 
-gru_gate_swapped models/gru.py models/test_models_memory.py
-- h = candidate.lerp(h, update)
-+ h = h.lerp(candidate, update)
+gru_gate_swapped models/memory.py models/test_models_memory.py
+- return (candidate.lerp(h, update),)
++ return (h.lerp(candidate, update),)
 
 residual_not_added models/residual.py models/test_models_residual.py
 - return output.add_(x)

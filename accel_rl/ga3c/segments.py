@@ -11,7 +11,7 @@ For example, with a horizon of 3, in the middle of a segment that began in row 3
                   ^                 ^
                   row               start           length = 2
 
-``row`` is that of the last step; the observation behind it, ``o5``, waits for its action in the
+``row`` is the row of the last step; the observation behind it, ``o5``, waits for its action in the
 next row. The noise of an environment's actions is its own, too, so that actions do not depend on
 who steps with whom.
 """
@@ -66,7 +66,7 @@ class Taken(NamedTuple):
         row: Rows of their last steps.
         is_closing: Whether the segment ends here.
         final: Indices into ``columns`` of the environments that were truncated. The value behind
-            their segments is that of their final observation.
+            their segments is the value of their final observation.
         final_slot: Its slot in `Rollout.final_observation`.
     """
 
@@ -240,7 +240,7 @@ class Segments:
     ) -> NDArray[np.int64]:
         """Note the next actions, ``[n]``; return the rows of their steps, ``[n]``.
 
-        Comes after `cut` and `states`. ``version`` is that of the parameters, and ``state``
+        Comes after `cut` and `states`. ``version`` is the parameters' version, and ``state``
         ``[n, S]`` the policy's. If a new round of rows begins, the last observation goes to row 0.
         """
         rollout, columns = self._rollout, taken.columns

@@ -13,7 +13,7 @@ After ``n`` steps the store and the learner are given, chunk by chunk,
     mean         <- beta1 ** n * the store's + (1 - beta1) * sum_g
     mean_square  <- beta2 ** n * the store's + (1 - beta2) * sum_square
 
-and the sums begin anew. With one learner this is Adam, whatever ``n``.
+and the sums start from 0. With one learner this is Adam for every ``n``.
 """
 
 from __future__ import annotations

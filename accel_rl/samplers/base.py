@@ -148,14 +148,6 @@ def check_arguments(config: SamplerConfig, seed: int) -> None:
     check_seed(seed)
 
 
-def check_policy(policy: object) -> None:
-    """Raise ValueError if a sampler is given something else."""
-    if not callable(policy):
-        raise ValueError(
-            f"policy is {policy!r}; it must be a function of a PolicyInput that returns actions"
-        )
-
-
 def check_memory(spec: RolloutSpec) -> None:
     """Raise ValueError if the free memory does not suffice for rollouts."""
     # Final observations take memory when they are used, and few are.

@@ -180,7 +180,7 @@ class Block:
                 self._start(part, row, states or {})
 
     def wait_for_reset(self) -> None:
-        """Let all environments wait, in the place of others that were lost within a rollout."""
+        """Let all environments wait for a reset. They replace some that were lost in a rollout."""
         self._is_blocked = True
 
     def step(self, t: int) -> None:

@@ -30,7 +30,6 @@ from accel_rl.samplers.base import (
     SamplerState,
     SamplerTimes,
     check_arguments,
-    check_policy,
     name_error,
     not_running,
     one_at_a_time,
@@ -181,7 +180,10 @@ class RolloutSampler(PoolSampler):
         while any(pool.is_released(group) for group in groups):
             pool.recv()
         if states:
-            self._forget_refused()
+            refused = pool.take_refused()
+            for b in refused:
+                self._tracker.forget(slice(b, b + 1))
+            self._tell(refused, "do not go on from their saved states, and begin new episodes")
         self._collecting = Lock()
 
     def collect(self, policy: Policy) -> Rollout:
@@ -208,7 +210,10 @@ class RolloutSampler(PoolSampler):
         if not self.is_running:
             raise not_running(self._ended_by, self._pool.is_closed)
         self._pool.check_open()
-        check_policy(policy)
+        if not callable(policy):
+            raise ValueError(
+                f"policy is {policy!r}; it must be a function of a PolicyInput that returns actions"
+            )
         with one_at_a_time(self._collecting, "collect"):
             self._check_ready()
             try:
@@ -218,13 +223,6 @@ class RolloutSampler(PoolSampler):
                 self._settle(error)
                 raise
             return self.rollout
-
-    def _forget_refused(self) -> None:
-        """Environments that did not go on from their states have begun new episodes."""
-        refused = self._pool.take_refused()
-        for b in refused:
-            self._tracker.forget(slice(b, b + 1))
-        self._tell(refused, "do not go on from their saved states, and begin new episodes")
 
     def _tell(self, states: EnvStates, what: str) -> None:
         """Warn once that ``what`` of the environments with a text in ``states`` is lost."""

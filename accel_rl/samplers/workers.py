@@ -163,7 +163,7 @@ class Workers:
     def start(
         self, worker: int, start_rows: list[int], states: EnvStates, *, is_replacement: bool = False
     ) -> None:
-        """Start a process, in the place of one that is gone, too; does not wait for it.
+        """Start a process, also to replace one that has ended. Do not wait for it.
 
         The environments of one ``is_replacement`` begin without random steps: their first games are
         the policy's own, and their first observations have no history.

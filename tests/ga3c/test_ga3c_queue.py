@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from queued_play import switching_often
 
-from accel_rl.ga3c.queue import ClosableQueue, QueueClosed
+from accel_rl.ga3c.queue import ClosableQueue, PriorityLock, QueueClosed
 
 Item = tuple[int, ...]  # producer, number, and as many more as make its length
 
 
 @pytest.fixture
 def threads() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(8) as threads:
+    with ThreadPoolExecutor(9) as threads:
         yield threads
 
 
@@ -146,3 +146,24 @@ def test_waits_end_and_say_what_was_waited_for():
     with pytest.raises(TimeoutError, match=full):
         queue.put([(1, 1), (2, 2)], 0.05)
     assert queue.take(4, 1) == [(0, 0), (1, 1)]
+
+
+def test_urgent_one_has_a_lock_next_whoever_waited_before(threads):
+    lock, order = PriorityLock(), []
+
+    def take(name: str) -> None:
+        with lock.urgently() if name == "urgent" else lock.in_turn():
+            order.append(name)
+            if name == "urgent":
+                with lock.urgently():  # again
+                    pass
+
+    with lock.in_turn():
+        taken = [threads.submit(take, name) for name in [*"abcdefgh", "urgent"]]
+        while not lock._num_urgent:
+            time.sleep(0.001)
+        time.sleep(0.05)  # so that all of them wait
+        assert not order
+    for each in taken:
+        each.result(60)
+    assert order[0] == "urgent" and sorted(order[1:]) == [*"abcdefgh"]

@@ -8,8 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -19,11 +17,8 @@ from tiers import PROCESSES, SLOW, slow
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
 from accel_rl.ga3c.learner import GA3C, GA3CConfig, importance_ratios, segment_vtrace
-from accel_rl.ga3c.sampler import QueuedSampler
-from accel_rl.presets import PRESETS
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from accel_rl.samplers import SamplerConfig
-from accel_rl.training.build import build
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.train import RunError, TrainResult, train
 
@@ -254,32 +249,3 @@ def test_sampler_that_ga3c_cannot_have_is_refused_before_anything_is_written(tmp
     with pytest.raises(ValueError, match="reset_policy is wait"):
         run(dataclasses.replace(CONFIG, sampler=sampler), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_many_agents_are_sent_little() -> None:
-    config = dataclasses.replace(
-        CONFIG,
-        sampler=SamplerConfig(num_envs=64, horizon=5, num_groups=64),
-        learner=dataclasses.replace(LEARNER, tuner=True),
-    )
-    sampler = build(config).sampler
-    assert isinstance(sampler, QueuedSampler)
-    with sampler:
-        # Much less than the 64 KiB of a pipe: nobody waits until the agent reads.
-        assert len(cloudpickle.dumps(sampler._pool._workers.processes[0].setup)) < 10_000
-
-
-def test_preset_has_the_numbers_of_the_paper_and_its_code() -> None:
-    config = PRESETS["ga3c"]()
-    learner = config.learner
-    assert isinstance(learner, GA3CConfig)
-    assert (config.sampler.num_envs, config.sampler.num_groups, config.sampler.horizon) == (
-        (32, 32, 5)
-    )
-    assert (learner.num_predictors, learner.num_trainers, learner.training_queue_size) == (
-        (2, 2, 100)
-    )
-    numbers = (learner.lr, learner.rmsprop_eps, learner.rmsprop_decay, learner.rmsprop_initial)
-    np.testing.assert_allclose(numbers, (3e-4, 0.1, 0.99, 1.0))
-    assert learner.max_gradient_norm is None and learner.loss_reduction == "sum"
-    assert PRESETS["ga3c"](num_envs=64).sampler.num_groups == 64

@@ -240,11 +240,6 @@ def test_saved_counts_are_of_all_learners_and_of_this_one() -> None:
         assert [chunk.look()[1] for chunk in store.chunks] == [3, 3, 3]
 
 
-def test_state_of_another_rule_is_refused() -> None:
-    with shared(RMSPROP) as exchange, pytest.raises(ValueError, match="needs counts, mean_square"):
-        exchange.load_state_dict(Local(model(), ADAM, None).state_dict())
-
-
 # ---- strangers -----------------------------------------------------------------------------------
 
 

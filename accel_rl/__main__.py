@@ -1,8 +1,4 @@
-"""``python -m accel_rl``: the same as ``launch/train.py``, from wherever accel_rl is installed.
-
-``python -m accel_rl evaluate``, ``play``, ``plot``, ``report``, ``export``, ``package``, ``check``
-and ``sweep`` are the same as the other scripts.
-"""
+"""The command ``accel_rl``, and ``python -m accel_rl``."""
 
 from __future__ import annotations
 
@@ -12,16 +8,15 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from shlex import join
+from shutil import get_terminal_size
 
 # All else is imported where Ctrl-C is noted: an import may swallow a KeyboardInterrupt.
 from accel_rl.system.stopping import LAUNCHER_VARIABLE, SIGNALS, noting_interrupts
 
-TOOLS = ("evaluate", "play", "plot", "report", "export", "package")
-COMMANDS = (*TOOLS, "check", "sweep")
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Trains as the arguments say, or does what the first says; returns the exit code.
+    """Run the command that ``arguments`` begin with; return the exit code.
 
     0: finished. 1: refused or failed, with one message on standard error. 130, 143, 129: stopped by
     Ctrl-C, SIGTERM or SIGHUP, results saved.
@@ -59,32 +54,52 @@ def _choose(given: Sequence[str]) -> Callable[[], int]:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # the bar of the summary is not in every encoding
-    if list(given) == ["--version"]:
+    from accel_rl.system.console import print_text, tell_error
+
+    command, arguments = (given[0], given[1:]) if given else ("--help", ())
+    if command == "--version":
         from accel_rl import __version__
-        from accel_rl.system.console import print_text
 
         return partial(print_text, __version__)
-    if given and given[0] in TOOLS:
+    from accel_rl.cli import help as texts
+    from accel_rl.cli.suggest import suggest
+
+    width = get_terminal_size().columns
+    try:
+        if command == "help" or texts.wants_help([command]):
+            return partial(print_text, texts.main_help())
+        if command not in texts.COMMANDS:
+            if "=" in command or command.startswith("-"):
+                raise ValueError(f"the command is missing: {join(['accel_rl', 'train', *given])}")
+            raise ValueError(f"{command} is no command; {suggest(command, list(texts.COMMANDS))}")
+        if texts.wants_help(arguments):
+            text = texts.train_help(arguments, width) if command == "train" else ""
+            return partial(print_text, text or texts.command_help(command, width))
+        if command == "presets":
+            return partial(print_text, texts.presets_table(width))
+        if command == "completion":
+            return partial(print_text, texts.completion(" ".join(arguments)))
+        if command == "train":
+            texts.check_names(arguments)
+    except ValueError as error:
+        tell_error(error)
+        return lambda: 1
+    return partial(_command(command), arguments)
+
+
+def _command(name: str) -> Callable[[Sequence[str]], int]:
+    """Import the function that runs a command."""
+    if name == "train":
+        from accel_rl.cli.run import run as command
+    elif name == "check":
+        from accel_rl.cli.check import run_check as command
+    elif name == "sweep":
+        from accel_rl.sweep.command import sweep as command
+    else:
         from accel_rl.cli.tools import run_tool
 
-        return partial(run_tool, given[0], given[1:])
-    if given and given[0] == "check":
-        from accel_rl.cli.check import run_check
-
-        return partial(run_check, given[1:])
-    if given and given[0] == "sweep":
-        from accel_rl.sweep.command import sweep
-
-        return partial(sweep, given[1:])
-    from difflib import get_close_matches
-
-    is_word = bool(given) and given[0].isalpha()
-    if is_word and (near := get_close_matches(given[0], COMMANDS, 1)):
-        print(f"error: {given[0]} is no command; did you mean {near[0]}?", file=sys.stderr)
-        return lambda: 1
-    from accel_rl.cli.run import run
-
-    return partial(run, given)
+        command = partial(run_tool, name)
+    return command
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Two observations in a row tell the speeds, so that a network that remembers can learn it:
 
-    python launch/train.py config=examples/hidden_velocity_ppo.yaml trust=true
+    accel_rl train config=examples/hidden_velocity_ppo.yaml trust=true
 """
 
 import gymnasium

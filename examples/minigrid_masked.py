@@ -2,7 +2,7 @@
 
 Needs `pip install minigrid`. A key has to be found, a door opened with it, and the goal reached:
 
-    python launch/train.py config=examples/minigrid_masked.yaml trust=true
+    accel_rl train config=examples/minigrid_masked.yaml trust=true
 """
 
 from typing import Any

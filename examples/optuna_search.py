@@ -11,7 +11,7 @@ import sys
 import optuna
 
 from accel_rl.cli.parse import parse_arguments
-from accel_rl.system.console import LastingConsole
+from accel_rl.system.lasting_console import LastingConsole
 from accel_rl.training.train import train
 
 

@@ -1,6 +1,6 @@
 """An algorithm of your own: A2C that keeps its policy smooth in time, with Adam.
 
-python launch/train.py algo=examples.own_algorithm:make env=catch smoothness_coefficient=0.02
+accel_rl train algo=examples.own_algorithm:make env=catch smoothness_coefficient=0.02
 
 Beside A2C's loss it minimizes the divergence between the policies of consecutive observations, the
 temporal regularization of CAPS (Mysore et al. 2021, arXiv:2012.06644) for a softmax.

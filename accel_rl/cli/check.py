@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from accel_rl.cli.parse import help_entry, override, split, wants_help
-from accel_rl.options import check_settings, format_value, list_options
-from accel_rl.system.console import LastingConsole, print_text, tell_error
+from accel_rl.cli.parse import override
+from accel_rl.cli.suggest import split
+from accel_rl.options import check_settings
+from accel_rl.system.console import print_text, tell_error
 from accel_rl.vector.check_env import check_env
 
 
@@ -35,8 +36,6 @@ class CheckOptions:
 
 def run_check(arguments: Sequence[str]) -> int:
     """Print what is found about an environment; return 1 if something is wrong with it."""
-    if wants_help(arguments):
-        return print_text(_help(LastingConsole().width))
     try:
         options, _ = override(CheckOptions(), split(arguments))
         report = check_env(**vars(options))
@@ -45,16 +44,3 @@ def run_check(arguments: Sequence[str]) -> int:
         return 1
     print_text(str(report))
     return 1 if report.broken else 0
-
-
-def _help(width: int) -> str:
-    lines = [
-        "python launch/check.py env=NAME [key=value ...]   what is wrong with an environment",
-        "python -m accel_rl check env=NAME [key=value ...] the same, where installed",
-        "",
-        "The exit status is 1 if a rule is broken. Options, with their defaults",
-    ]
-    for option in list_options(CheckOptions()):
-        head = f"{option.key}={format_value(option.default)}  ({option.type_name})"
-        lines += help_entry(head, option.doc, width)
-    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The command line: ``key=value`` over a preset, and ``--help``.
+"""Options to a config: ``key=value`` over a preset, a file or a saved run.
 
 A key is dotted (``sampler.num_envs``), or its last part alone where that names one option
 (``num_envs``).
@@ -9,19 +9,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-import os
 import re
-import textwrap
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 
-from accel_rl.cli.suggest import suggest, suggest_option
+from accel_rl.cli.index import keys_of_presets
+from accel_rl.cli.suggest import check_keys, resolve_key, split, suggest
 from accel_rl.config import TrainConfig
-from accel_rl.options import Option, field_docs, format_value, list_options
+from accel_rl.options import Option, list_options
 from accel_rl.presets import PRESETS, find_preset, ppo
 from accel_rl.runs.option_file import exact_text, read_option_file
 from accel_rl.runs.saved import read_trusted_config
@@ -32,26 +32,47 @@ Config = TypeVar("Config")
 _SCALES = {"num_envs": "sampler.num_envs", "batch_size": "learner.batch_size"}
 """options that some presets scale others by"""
 
-ALL_HELP = "--help=all"
-_HELP = {"--help", "-h", ALL_HELP}
-
 _SWEEP_HINT = "; several values are for `sweep`, on its command line"
 
-USAGE = """\
-python launch/train.py [key=value ...]     one training run
-python launch/train.py --plan [...]        where it would run and how fast, without training
-torchrun launch/train.py [key=value ...]   the same as without torchrun
-python -m accel_rl [key=value ...]         the same, where accel_rl is installed
-python -m accel_rl evaluate|play|plot|report|export|package RUN ...    with saved runs (--help)
-python -m accel_rl check env=NAME          what is wrong with an environment (--help)
-python -m accel_rl sweep ...               many runs, for each combination of options (--help)
 
-config=FILE reads options from a YAML file, such as the config.yaml of a run. Options on the
-command line override the file. run_dir in the file is ignored. If another person's file or run
-names code (module:function), it runs only with trust=true.
+@dataclass(frozen=True)
+class Source:
+    """Options from one place. Those of a later source go over those of an earlier one.
 
-A key may be shortened to its last part if that names one option: num_envs=64. Counts may be
-written as 3e6. `algo=NAME --help` shows the source, main deviations and values of a preset."""
+    Attributes:
+        options: values by key.
+        file: the file they are from; None: the command line, or a program.
+    """
+
+    options: Mapping[str, Any]
+    file: Path | None = None
+
+    def texts(self, options: Mapping[str, Option]) -> dict[str, str]:
+        """Return the values as text, by full key.
+
+        Args:
+            options: all options, by full key.
+        """
+        texts: dict[str, str] = {}
+        for key, value in self.options.items():
+            if key == "algo":
+                continue
+            full = resolve_key(key, options)
+            if full in texts:
+                raise ValueError(f"{full} is given twice")
+            is_yaml = self.file is not None
+            texts[full] = exact_text(_as_chosen(options[full], value) if is_yaml else value)
+        return texts
+
+    @contextlib.contextmanager
+    def naming(self) -> Iterator[None]:
+        """Name the file in errors within."""
+        try:
+            yield
+        except ValueError as error:
+            if self.file is None:
+                raise
+            raise ValueError(f"config={self.file}: {error}") from error
 
 
 def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
@@ -80,38 +101,38 @@ def make_config(options: Mapping[str, Any]) -> TrainConfig:
             without effect. The message names the option and what is allowed.
     """
     given = {key: exact_text(value) for key, value in options.items()}
-    if "resume" in given and "config" not in given:
-        return _parse(given, _resumed(given))
-    if "config" not in given:
-        config = _parse(given, _preset(given.pop("algo", "a2c"), given))
-        if config.trust:
-            raise ValueError("trust=true has no effect without resume or config; leave it out")
-        return config
-    path = Path(given.pop("config"))
-    if "resume" in given:
-        raise ValueError(
-            f"config={path} cannot be given with resume={given['resume']}, which has its own "
-            "options; leave it out"
-        )
-    options = read_option_file(path, trust=_trusts(given))
-    whole = _over_file(path, options, given)
+    run_dir, path = given.pop("resume", None), given.pop("config", None)
+    sources = [Source(given)]
+    if path is not None:
+        if run_dir is not None:
+            raise ValueError(
+                f"config={path} cannot be given with resume={run_dir}, which has its own options; "
+                "leave it out"
+            )
+        found = read_option_file(Path(path), trust=_trusts(given))
+        sources.insert(0, Source(found, Path(path)))
+    with sources[-1 if "algo" in given else 0].naming():
+        base = _preset(sources) if run_dir is None else _resumed(run_dir, given)
+    known = {option.key: option for option in list_options(base)}
+    keys = keys_of_presets()
+    texts: dict[str, str] = {}
+    for source in sources:
+        with source.naming():
+            named = {key: value for key, value in source.options.items() if key != "algo"}
+            check_keys(named, base.algo, known, keys)
+            own = source.texts(known)
+        texts |= own
     try:
-        config = _parse(whole, _preset(whole.pop("algo"), whole), set(given))
+        config, _ = override(base, texts)
+        _refuse_idle(config, own)
     except ValueError as error:
+        if path is None:
+            raise
         raise ValueError(f"with config={path}: {error}") from error
-    return dataclasses.replace(config, trust=False)
-
-
-def _parse(
-    given: dict[str, str], base: TrainConfig, checked: Collection[str] | None = None
-) -> TrainConfig:
-    """``base`` with the ``given`` options, of which those ``checked`` must have an effect."""
-    _refuse_foreign(base, given)
-    config, texts = override(base, given)
-    names = given if checked is None else checked
-    options = {option.key: option for option in list_options(base)}
-    full = {resolve_key(key, options) for key in names if key not in ("algo", "config")}
-    _refuse_idle(config, {key: text for key, text in texts.items() if key in full})
+    if config.trust and run_dir is None:
+        if path is None:
+            raise ValueError("trust=true has no effect without resume or config; leave it out")
+        return dataclasses.replace(config, trust=False)
     return config
 
 
@@ -174,95 +195,18 @@ def _merged(tree: Any, options: Mapping[str, Option], texts: Mapping[str, str]) 
     return OmegaConf.merge(tree, changes)
 
 
-def resolve_key(key: str, options: Mapping[str, Option]) -> str:
-    """The full key that ``key`` stands for.
-
-    Raises:
-        ValueError: none, or several.
-    """
-    if key in options:
-        return key
-    matches = [option.key for option in options.values() if option.name == key]
-    if len(matches) > 1:
-        raise ValueError(f"{key} may mean {' or '.join(matches)}; write it in full")
-    if matches:
-        return matches[0]
-    groups = {option.group for option in options.values()} - {""}
-    if key in groups:
-        raise ValueError(f"{key} is a group of options; set one of them, as in {key}.NAME=VALUE")
-    raise ValueError(f"unknown option {key}; {suggest_option(key, options)}")
-
-
-def wants_help(arguments: Sequence[str]) -> bool:
-    """Whether ``--help``, ``--help=all`` or ``-h`` is among the arguments."""
-    return not _HELP.isdisjoint(arguments)
-
-
-def help_text(arguments: Sequence[str], width: int) -> str:
-    """Options with types, documentation and defaults, in the preset that is asked about.
-
-    Those that most runs need; with ``--help=all`` every one.
-    """
-    given = split([each for each in arguments if each not in _HELP | {"--plan"}])
-    algo = given.get("algo", "a2c")
-    base = _preset(algo, given)
-    lines = [*USAGE.splitlines(), "", "Presets (algo=NAME)"]
-    for name, preset in PRESETS.items():
-        lines += help_entry(name, (preset.__doc__ or "").splitlines()[0], width)
-    if "algo" in given:
-        about = (inspect.getdoc(find_preset(algo)) or "").partition("\n\nRaises:")[0]
-        lines += ["", f"algo={algo}", *textwrap.indent(about, "  ").splitlines()]
-    options = list_options(base)
-    shown = [each for each in options if each.is_common or ALL_HELP in arguments]
-    rest = f" (the common ones of {len(options)}; {ALL_HELP} shows all)"
-    rest *= len(shown) < len(options)
-    lines += ["", f"Options, with their defaults under algo={algo}{rest}"]
-    group = ""
-    docs = field_docs(TrainConfig)
-    for option in shown:
-        if option.group != group:
-            group = option.group
-            lines += ["", f"{group}: {docs[group]}"]
-        head = f"{option.key}={format_value(option.default)}  ({option.type_name})"
-        lines += help_entry(head, option.doc, width)
-    return "\n".join(lines)
-
-
-def help_entry(head: str, doc: str, width: int) -> list[str]:
-    """Lines of ``--help`` about one thing."""
-    body = textwrap.wrap(doc, max(width, 40), initial_indent=" " * 6, subsequent_indent=" " * 6)
-    return [f"  {head}", *body]
-
-
-def split(arguments: Sequence[str]) -> dict[str, str]:
-    """``key=value`` arguments as a dictionary; raises a ValueError for any others."""
-    given: dict[str, str] = {}
-    for argument in arguments:
-        key, equals, text = argument.partition("=")
-        if key.startswith("-"):
-            wanted = f"{key.lstrip('-').replace('-', '_')}={text or 'VALUE'}"
-            raise ValueError(f"{argument!r}: options are written without dashes: {wanted}")
-        if not equals or not key:
-            raise ValueError(
-                f"{argument!r} is not of the form key=value without spaces; --help lists the keys"
-            )
-        if key in given:
-            raise ValueError(f"{key} is given twice")
-        # As a shell does where it sees a path, of which not every one does behind key=.
-        given[key] = os.path.expanduser(text) if text.startswith("~") else text
-    return given
-
-
-def _preset(name: str, given: Mapping[str, str]) -> TrainConfig:
-    """The preset ``name``, scaled to the ``given`` number of environments if it has a rule."""
+def _preset(sources: Sequence[Source]) -> TrainConfig:
+    """The preset that the ``sources`` name, scaled to their number of environments or batches."""
+    given = {key: exact_text(each) for own in sources for key, each in own.options.items()}
+    name = given.get("algo", "a2c")
     if name not in PRESETS and ":" not in name:
         raise ValueError(f"algo={name} is unknown; {suggest(name, list(PRESETS))}")
     preset = find_preset(name)
     scales = {}
     for scale in _scales_of(preset):
-        text = given.get(scale, given.get(_SCALES[scale]))
-        if text is not None and isinstance(number := _number(text), int):
-            scales[scale] = number  # text that is no number is refused with the others
+        for key in {scale, _SCALES[scale]} & given.keys():
+            if isinstance(number := _number(given[key]), int):
+                scales[scale] = number  # text that is no number is refused with the others
     if preset is ppo and {"horizon", "sampler.horizon"} & given.keys():  # its rule is the horizon
         scales.pop("num_envs", None)
     return preset(**scales)
@@ -274,27 +218,6 @@ def _scales_of(preset: Callable[..., TrainConfig]) -> list[str]:
     with contextlib.suppress(ValueError, TypeError):  # of what is built in
         takes = inspect.signature(preset).parameters
     return [scale for scale in _SCALES if scale in takes]
-
-
-def _over_file(path: Path, found: dict[str, Any], given: Mapping[str, str]) -> dict[str, str]:
-    """``given``, and the options ``found`` in ``path`` that are not given beside them."""
-    algo = str(found.pop("algo", given.get("algo", "a2c")))
-    try:
-        base = _preset(algo, {})
-        _refuse_foreign(base, {key: exact_text(each) for key, each in found.items()})
-        options = {option.key: option for option in list_options(base)}
-        keys = {key: resolve_key(key, options) for key in found}
-        if twice := [full for full in keys.values() if [*keys.values()].count(full) > 1]:
-            raise ValueError(f"{twice[0]} is given twice")
-    except ValueError as error:
-        raise ValueError(f"config={path}: {error}") from error
-    values = {full: _as_chosen(options[full], found[key]) for key, full in keys.items()}
-    texts = {
-        key: exact_text(value)
-        for key, value in values.items()
-        if not {key, options[key].name} & given.keys()
-    }
-    return {"algo": algo, **texts, **given}
 
 
 def _as_chosen(option: Option, value: object) -> object:
@@ -309,9 +232,8 @@ def _trusts(given: Mapping[str, str]) -> bool:
     return override(TrainConfig(), texts)[0].trust
 
 
-def _resumed(given: dict[str, str]) -> TrainConfig:
+def _resumed(run_dir: str, given: Mapping[str, str]) -> TrainConfig:
     """The config of the run to go on with."""
-    run_dir = given.pop("resume")
     if not run_dir:
         raise ValueError("resume= names no run directory; name one, or leave it out")
     for key in ("algo", "run_dir"):
@@ -359,18 +281,3 @@ def _number(text: str) -> int | str:
         if (number := float(text)).is_integer():
             return int(number)
     return text
-
-
-def _refuse_foreign(base: TrainConfig, given: Mapping[str, str]) -> None:
-    """Raises ValueError for an option that only other presets have than that of ``base``."""
-    own = _names(base)
-    for key in given.keys() - own:
-        if algos := [algo for algo, preset in PRESETS.items() if key in _names(preset())]:
-            raise ValueError(
-                f"{key}={given[key]} cannot be given with algo={base.algo}, which has no such "
-                f"option; leave it out, or use one of algo={', '.join(algos)}"
-            )
-
-
-def _names(config: TrainConfig) -> set[str]:
-    return {name for option in list_options(config) for name in (option.key, option.name)}

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from time import perf_counter
 
+from accel_rl.cli.help import PLAN
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec
 from accel_rl.parallel import Ranks
@@ -18,7 +19,6 @@ from accel_rl.training.build import agent_of, make_sampler, sampler_share
 from accel_rl.training.devices import gpu_nodes, learner_device, make_graphs
 from accel_rl.training.torch_setup import sampling_threads
 
-PLAN = "--plan"
 _MOST_STEPS = 20  # of a measured rollout, so that no rollout takes long
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from accel_rl.cli.help import PLAN
 from accel_rl.cli.launcher import end_with_parent, launch
-from accel_rl.cli.parse import help_text, parse_arguments, wants_help
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.cli.plain_config import from_plain, to_plain
-from accel_rl.cli.plan import PLAN, describe_plan
+from accel_rl.cli.plan import describe_plan
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import (
     ParallelConfig,
@@ -28,8 +29,9 @@ from accel_rl.parallel import (
 from accel_rl.parallel.meeting import STORE_VARIABLE
 from accel_rl.runs.directory import refuse_used
 from accel_rl.samplers import SamplerError
-from accel_rl.system.console import LastingConsole, complain, print_text, tell_error
+from accel_rl.system.console import complain, tell_error
 from accel_rl.system.functions import ExitError, refusing_exit
+from accel_rl.system.lasting_console import LastingConsole
 from accel_rl.system.process_settings import directory, taking_back
 from accel_rl.system.stopping import Interrupted
 from accel_rl.training.build import agent_of
@@ -53,8 +55,6 @@ def run(arguments: Sequence[str]) -> int:
     """
     console = LastingConsole()
     try:
-        if wants_help(arguments):
-            return print_text(help_text(arguments, console.width))
         ranks = read_ranks(os.environ)
         if PLAN in arguments:
             with refusing_exit():
@@ -66,13 +66,13 @@ def run(arguments: Sequence[str]) -> int:
         if config.num_learners > 1:
             _probe(config)
             goes_on = config.parallel.on_learner_failure == "continue"
-            return launch(arguments, config.num_learners, goes_on=goes_on)
+            return launch(["train", *arguments], config.num_learners, goes_on=goes_on)
         tune_malloc()
         return _report(train(config, console, Team(ranks)), console)
     except Interrupted as interrupted:
         return _tell_interrupted(interrupted)
     except (ValueError, SamplerError, RunError, TeamError, ExitError) as error:
-        tell_error(error, arguments)
+        tell_error(error, ["train", *arguments])
         return 1
 
 
@@ -149,7 +149,7 @@ def _tell(error: Exception, team: Team, arguments: Sequence[str]) -> None:
     is_touched = any(isinstance(each, TeamError) for each in causes)
     if not is_touched or (is_first and not team.find_failed(0.0)[0]):
         name = "" if is_first else f"learner {team.ranks.rank}: "
-        tell_error(f"{name}{error}" if name else error, arguments)
+        tell_error(f"{name}{error}" if name else error, ["train", *arguments])
 
 
 def _leave(team: Team, *, has_failed: bool) -> None:

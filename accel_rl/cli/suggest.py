@@ -1,39 +1,49 @@
-"""What an unknown name may have been meant for."""
+"""Names on the command line: what they stand for, and what an unknown one may have been meant for.
+
+Loads no other part of accel_rl, so that a misspelt name is answered at once.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
-
-from accel_rl.options import Option
+import os
+from collections.abc import Collection, Mapping, Sequence
 
 _ELSEWHERE = {
-    "capture": ["cuda_graphs"],
-    "clip_coef": ["clip_range"],
-    "discount": ["gamma"],
-    "discount_factor": ["gamma"],
-    "ent_coef": ["entropy_coefficient"],
-    "env_id": ["env"],
-    "env_name": ["env"],
-    "epsilon_share": ["exploration_fraction"],
-    "gru": ["memory"],
-    "learning_rate": ["lr"],
-    "lstm": ["memory"],
-    "min_steps": ["learning_starts"],
-    "n_envs": ["num_envs"],
-    "n_epochs": ["epochs"],
-    "n_steps": ["n_step", "horizon"],  # of Q-learning, and of rollouts
-    "num_steps": ["horizon"],
-    "replay_size": ["buffer_size"],
-    "return_lambda": ["q_lambda"],
-    "rollout_length": ["horizon"],
-    "target_rate": ["tau"],
-    "target_update_steps": ["target_update_interval"],
-    "temperature": ["alpha"],
-    "time_limit_terminal": ["bootstrap_on_truncation"],
-    "total_timesteps": ["total_steps"],
-    "update_epochs": ["epochs"],
-    "vf_coef": ["value_coefficient"],
+    "batch_size": "minibatch_size",
+    "capture": "cuda_graphs",
+    "clip_coef": "clip_range",
+    "discount": "gamma",
+    "discount_factor": "gamma",
+    "ent_coef": "entropy_coefficient",
+    "env_id": "env",
+    "env_name": "env",
+    "epsilon_share": "exploration_fraction",
+    "exploration_final_eps": "epsilon_final",
+    "exploration_fraction": "epsilon_steps",
+    "gradient_steps": "training_intensity or epochs",
+    "gru": "memory",
+    "learning_rate": "lr",
+    "lstm": "memory",
+    "min_steps": "learning_starts",
+    "n_envs": "num_envs",
+    "n_epochs": "epochs",
+    "n_steps": "n_step or horizon",  # of Q-learning, and of rollouts
+    "num_steps": "horizon",
+    "policy": "model",
+    "policy_kwargs": "model",
+    "replay_size": "buffer_size",
+    "return_lambda": "q_lambda",
+    "rollout_length": "horizon",
+    "target_rate": "tau",
+    "target_update_steps": "target_update_interval",
+    "temperature": "alpha",
+    "time_limit_terminal": "bootstrap_on_truncation",
+    "total_timesteps": "total_steps",
+    "train_freq": "training_intensity or horizon",
+    "train_frequency": "training_intensity",
+    "update_epochs": "epochs",
+    "vf_coef": "value_coefficient",
 }
 """names of Stable-Baselines3, CleanRL, others and earlier versions, and ours for the same"""
 
@@ -41,38 +51,128 @@ _EARLIER = {"serial": "num_workers=0", "workers_per_core": "one_group_per_worker
 """options of earlier versions, and what they are now"""
 
 
-def suggest_option(key: str, options: Mapping[str, Option]) -> str:
-    """What to use in place of ``key``, which none of ``options`` is called.
+def split(arguments: Sequence[str]) -> dict[str, str]:
+    """Return ``key=value`` arguments as a dictionary.
+
+    Raises:
+        ValueError: an argument is of another form.
+    """
+    given: dict[str, str] = {}
+    for argument in arguments:
+        key, equals, text = argument.partition("=")
+        if key.startswith("-"):
+            wanted = f"{key.lstrip('-').replace('-', '_')}={text or 'VALUE'}"
+            raise ValueError(f"{argument!r}: options are written without dashes: {wanted}")
+        if not equals or not key:
+            raise ValueError(
+                f"{argument!r} is not of the form key=value without spaces; --help lists the keys"
+            )
+        if key in given:
+            raise ValueError(f"{key} is given twice")
+        # As a shell does where it sees a path, of which not every one does behind key=.
+        given[key] = os.path.expanduser(text) if text.startswith("~") else text
+    return given
+
+
+def resolve_key(key: str, keys: Collection[str]) -> str:
+    """Return the one of ``keys``, dotted, that ``key`` stands for.
+
+    Raises:
+        ValueError: none, or several.
+    """
+    if key in keys:
+        return key
+    matches = [each for each in keys if _name(each) == key]
+    if len(matches) > 1:
+        raise ValueError(f"{key} may mean {' or '.join(matches)}; write it in full")
+    if matches:
+        return matches[0]
+    if any(each.startswith(f"{key}.") for each in keys):
+        raise ValueError(f"{key} is a group of options; set one of them, as in {key}.NAME=VALUE")
+    raise ValueError(f"unknown option {key}; {suggest_option(key, keys)}")
+
+
+def check_keys(
+    given: Mapping[str, object],
+    algo: str,
+    keys: Collection[str],
+    others: Mapping[str, Collection[str]],
+) -> None:
+    """Check the names of the options ``given``.
+
+    Args:
+        given: options by key, in full or short.
+        algo: the preset.
+        keys: the keys of its options, in full.
+        others: the keys of all presets, by name.
+
+    Raises:
+        ValueError: an option does not exist, or only with other presets.
+    """
+    for key, value in given.items():
+        with_it = [name for name, theirs in others.items() if _has(key, theirs)]
+        is_named = bool(_ours(key, keys))
+        if _has(key, keys) or not with_it or is_named:
+            resolve_key(key, keys)
+        else:
+            raise ValueError(
+                f"{key}={value} cannot be given with algo={algo}, which has no such option; leave "
+                f"it out, or use one of algo={', '.join(with_it)}"
+            )
+
+
+def suggest_option(key: str, keys: Collection[str]) -> str:
+    """Return what to use in place of ``key``, which none of ``keys`` is called.
 
     Another library's name for it comes first, then those that have the word in their last part
     (``entropy``: ``entropy_coefficient``), then those that are spelled alike.
     """
     is_full = "." in key
-    word = key.rpartition(".")[2]
-    names = [option.name for option in options.values()]
+    word = _name(key)
+    names = [_name(each) for each in keys]
     now = _EARLIER.get(word, "")
     if now.partition("=")[0] in names:
         return f"it is {now} now"
-    found = [name for name in _ELSEWHERE.get(word, ()) if name in names][:1]
-    found = found or _with_word(word, names)
+    found = _ours(key, keys) or _with_word(word, names)
     if not found:
-        known = list(options) if is_full else list(dict.fromkeys(names))
-        return suggest(key, known, 0.7)
-    shown = [
-        option.key if is_full or names.count(name) > 1 else name
-        for name in found
-        for option in options.values()
-        if option.name == name
-    ]
-    return _question(shown)
+        return suggest(key, list(keys) if is_full else list(dict.fromkeys(names)), 0.7)
+    return _question(
+        [
+            each if is_full or names.count(name) > 1 else name
+            for name in found
+            for each in keys
+            if _name(each) == name
+        ]
+    )
 
 
 def suggest(name: str, known: Sequence[str], likeness: float = 0.6) -> str:
-    """Those ``known`` that are spelled like ``name``, or where to find all."""
+    """Return a question for those ``known`` that are spelled like ``name``, or where to find all.
+
+    Args:
+        name: what was given.
+        known: what could have been.
+        likeness: of the names that are asked for, from 0 to 1.
+    """
     spelled = {each.lower(): each for each in known}  # PPO for ppo
     if close := difflib.get_close_matches(name.lower(), spelled, n=3, cutoff=likeness):
         return _question([spelled[each] for each in close])
     return f"there are {', '.join(known)}" if len(known) < 20 else "--help=all lists all"
+
+
+def _name(key: str) -> str:
+    return key.rpartition(".")[2]
+
+
+def _has(key: str, keys: Collection[str]) -> bool:
+    return key in keys or key in map(_name, keys)
+
+
+def _ours(key: str, keys: Collection[str]) -> list[str]:
+    """Our names for what another library calls ``key``, as far as ``keys`` has them."""
+    names = {_name(each) for each in keys}
+    found = [name for name in _ELSEWHERE.get(_name(key), "").split(" or ") if name in names]
+    return found[:1]
 
 
 def _with_word(word: str, names: Sequence[str]) -> list[str]:

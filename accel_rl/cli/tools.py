@@ -9,12 +9,13 @@ from typing import Any
 
 from rich.console import Console
 
-from accel_rl.cli.parse import help_entry, override, split, wants_help
-from accel_rl.options import format_value, list_options
+from accel_rl.cli.parse import override
+from accel_rl.cli.suggest import split
 from accel_rl.runs.files import WriteError, explain
 from accel_rl.samplers import SamplerError
-from accel_rl.system.console import LastingConsole, complain, print_text, tell_error
+from accel_rl.system.console import complain, tell_error
 from accel_rl.system.functions import ExitError, place_of, refusing_exit
+from accel_rl.system.lasting_console import LastingConsole
 from accel_rl.system.stopping import Interrupted, StopRequest
 from accel_rl.tools.compare import name_value
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run, report_table
@@ -26,18 +27,7 @@ from accel_rl.tools.plot import PlotOptions, plot, scores_table
 from accel_rl.tools.report import ReportOptions, report
 from accel_rl.training.torch_setup import tune_malloc
 
-_USAGE = {
-    "evaluate": ("RUN", "the score of a saved run, over whole games"),
-    "play": ("RUN", "one game of a saved run as a film"),
-    "plot": (
-        "RUN...",
-        "learning curves of saved runs, averaged over seeds; what=COLUMN draws other numbers",
-    ),
-    "report": ("RUN...", "one HTML page about saved runs, or all runs of a sweep's directory"),
-    "export": ("RUN", "the policy of a saved run as ONNX and safetensors, for other programs"),
-    "package": ("RUN", "a saved run as a directory for the Hugging Face Hub"),
-}
-_OPTIONS: dict[str, Any] = {
+OPTIONS: dict[str, Any] = {
     "evaluate": EvaluateOptions(),
     "play": PlayOptions(),
     "plot": PlotOptions(),
@@ -51,8 +41,6 @@ def run_tool(name: str, arguments: Sequence[str]) -> int:
     """Does what ``name`` (evaluate, play, ...) says; returns the exit code as training does."""
     console = LastingConsole()
     try:
-        if wants_help(arguments):
-            return print_text(_help(name, console.width))
         tune_malloc()
         with StopRequest(), refusing_exit():
             _run(name, arguments, console)
@@ -138,17 +126,3 @@ def _tell_left_out(why: str, runs: Sequence[Path]) -> None:
 def _names_run(argument: str) -> bool:
     is_option = "=" in argument or argument.startswith("-")
     return not is_option or os.path.isdir(argument)  # Path raises where a name is too long
-
-
-def _help(name: str, width: int) -> str:
-    runs, what = _USAGE[name]
-    lines = [
-        f"python launch/{name}.py {runs} [key=value ...]   {what}",
-        f"python -m accel_rl {name} {runs} [key=value ...]  the same, where installed",
-        "",
-        "RUN is a run directory, as training made it. Options, with their defaults",
-    ]
-    for option in list_options(_OPTIONS[name]):
-        head = f"{option.key}={format_value(option.default)}  ({option.type_name})"
-        lines += help_entry(head, option.doc, width)
-    return "\n".join(lines)

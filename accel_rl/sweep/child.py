@@ -17,7 +17,7 @@ def main() -> None:
     life, cpus, *arguments = sys.argv[1:]
     die_with_server(int(life), os.getpid())
     os.sched_setaffinity(0, map(int, cpus.split(",")))
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "accel_rl", *arguments])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "accel_rl", "train", *arguments])
 
 
 if __name__ == "__main__":

@@ -14,8 +14,6 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from accel_rl.cli.parse import help_entry, wants_help
-from accel_rl.options import format_value, list_options
 from accel_rl.runs.directory import hold
 from accel_rl.runs.files import WriteError, explain, write_whole
 from accel_rl.runs.yaml_file import UNSIGNED
@@ -34,32 +32,17 @@ from accel_rl.sweep.plan import (
 from accel_rl.sweep.queue import Job, make_jobs, note_if_finished, work_off
 from accel_rl.sweep.report import NAMES, Panel, draw_report, format_estimate, write_report
 from accel_rl.sweep.slots import slots_here
-from accel_rl.system.console import LastingConsole, complain, print_text, tell_error
+from accel_rl.system.console import complain, tell_error
+from accel_rl.system.lasting_console import LastingConsole
 from accel_rl.system.signing import user_key
 from accel_rl.system.stopping import Interrupted, StopRequest
 from accel_rl.tools.output import make_table
-
-USAGE = """\
-python launch/sweep.py algo=a2c,ppo env=pong,breakout seed=0,1,2 [key=value,value ...]
-                                      a run for each combination of what is listed
-python launch/sweep.py resume=SWEEP   goes on with a sweep that was stopped
-python launch/sweep.py resume=SWEEP seed=0..4 total_steps=2e7
-                                      likewise, with more runs, or longer ones
-python -m accel_rl sweep ...          the same, where accel_rl is installed
-
-Every option of training may be given, with one value or several; `python launch/train.py --help`
-lists them. seed=0..4 is seed=0,1,2,3,4, and so for all options that are integers. env=atari49 is
-the 49 games of Stooke and Abbeel 2018, Table 1.
-
-Options of the sweep itself, with their defaults"""
 
 
 def sweep(arguments: Sequence[str]) -> int:
     """Runs a sweep; returns 0, 1 (refused, or a run failed), or 128 and a signal's number."""
     console = LastingConsole()
     try:
-        if wants_help(arguments):
-            return print_text(_help(console.width))
         if sys.platform != "linux":
             raise ValueError(f"sweeps need Linux, and this is {sys.platform}; run them one by one")
         with StopRequest():
@@ -195,11 +178,3 @@ def results_table(panel: Panel, width: int) -> RenderableType:
     table = make_table(("configuration", "games", "runs", *NAMES.values()), rows, width)
     table.title, table.title_justify = Text(panel.title, "table.title"), "left"
     return table
-
-
-def _help(width: int) -> str:
-    lines = USAGE.splitlines()
-    for option in list_options(SweepOptions()):
-        head = f"{option.key}={format_value(option.default)}  ({option.type_name})"
-        lines += help_entry(head, option.doc, width)
-    return "\n".join(lines)

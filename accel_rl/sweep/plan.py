@@ -16,7 +16,8 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from accel_rl.algos.replay_config import ReplayConfig, with_small_replay
-from accel_rl.cli.parse import override, parse_arguments, split
+from accel_rl.cli.parse import override, parse_arguments
+from accel_rl.cli.suggest import split
 from accel_rl.config import TrainConfig
 from accel_rl.options import Option, check_settings, list_options
 from accel_rl.parallel import Ranks

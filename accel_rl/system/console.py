@@ -1,7 +1,8 @@
-"""The console that runs and tools print on, which outlives its reader.
+"""Text on standard output and standard error, where the reader may be gone.
 
 Names and messages of other people's files may hold escape sequences, with which terminals do more
-than print. All output goes through `LastingConsole` or `complain`, which print these plainly.
+than print. All output goes through `LastingConsole` or `complain`, which print these plainly. This
+module loads no packages, so that help and errors are printed at once.
 """
 
 from __future__ import annotations
@@ -12,17 +13,14 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
-from typing import IO, Any
-
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
+from collections.abc import Sequence
+from typing import IO
 
 from accel_rl.system.signing import UntrustedError
 
-_GONE = (errno.EPIPE, errno.EIO)
+GONE = (errno.EPIPE, errno.EIO)
 """errors of a write after a pipe's reader (``| tee``, ``| head``) or the terminal is gone"""
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 """errors of a write into a file on a full disk, which do not end a run that writes elsewhere"""
 
 
@@ -51,35 +49,6 @@ def tell_error(error: Exception | str, arguments: Sequence[str] = ()) -> None:
     if isinstance(error, UntrustedError) and arguments:
         # With -P nothing in the current directory comes before what is installed.
         complain(shlex.join(["python", "-P", "-m", "accel_rl", *arguments, "trust=true"]))
-
-
-class LastingConsole(Console):
-    """A console that falls silent without a reader, where rich ends the program or fails."""
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
-            is_text = segment.control is None
-            yield segment._replace(text=printable(segment.text)) if is_text else segment
-
-    def on_broken_pipe(self) -> None:
-        self._fall_silent()
-
-    def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
-        try:
-            super().__exit__(exc_type, exc_value, traceback)  # every way of printing comes here
-        except OSError as error:
-            if error.errno in _FULL:
-                with contextlib.suppress(OSError):
-                    print(f"output is cut off here: {error.strerror}", file=sys.stderr)
-            elif error.errno not in _GONE:
-                raise
-            self._fall_silent()
-
-    def _fall_silent(self) -> None:
-        self.quiet = True
-        discard(self.file)
 
 
 def discard(file: IO[str]) -> None:

@@ -27,7 +27,7 @@ from accel_rl.envs import is_atari_game
 from accel_rl.runs.files import write_whole
 from accel_rl.runs.saved import find_policy, read_trusted_config
 from accel_rl.samplers import Episode
-from accel_rl.system.console import LastingConsole
+from accel_rl.system.lasting_console import LastingConsole
 from accel_rl.system.process_settings import directory, taking_back
 from accel_rl.tools.human_scores import human_normalized
 from accel_rl.tools.output import check_output, show_progress

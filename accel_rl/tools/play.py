@@ -19,7 +19,8 @@ from accel_rl.runs.saved import find_policy, read_trusted_config
 from accel_rl.samplers import PolicyInput
 from accel_rl.samplers.generators import seed_generators
 from accel_rl.spaces import Leaf, Space, write_values, zeros
-from accel_rl.system.console import LastingConsole, complain
+from accel_rl.system.console import complain
+from accel_rl.system.lasting_console import LastingConsole
 from accel_rl.system.process_settings import directory, taking_back
 from accel_rl.tools.movie import SUFFIXES, film
 from accel_rl.tools.output import check_output, show_progress

@@ -57,7 +57,7 @@ def _check_against_launcher(config: TrainConfig, ranks: Ranks) -> None:
     if config.parallel.on_learner_failure == "continue" and STORE_VARIABLE not in os.environ:
         raise ValueError(
             "on_learner_failure=continue: torchrun ends all learners when one fails; start the run "
-            "with python launch/train.py learners=N instead, or use on_learner_failure=stop"
+            "with accel_rl train learners=N instead, or use on_learner_failure=stop"
         )
 
 

@@ -27,8 +27,8 @@ from accel_rl.runs.files import WriteError, explain
 from accel_rl.runs.yaml_file import UNSIGNED
 from accel_rl.samplers import ParallelSampler, SamplerError
 from accel_rl.spaces import Leaf, Space, leaves_of, without_mask
-from accel_rl.system.console import LastingConsole
 from accel_rl.system.functions import ExitError, place_of, refusing_exit
+from accel_rl.system.lasting_console import LastingConsole
 from accel_rl.system.process_settings import directory, taking_back
 from accel_rl.system.signing import user_key
 from accel_rl.system.stopping import Interrupted, StopRequest
@@ -336,7 +336,7 @@ def _build(config: TrainConfig, saved: Mapping[str, Any] | None, team: Team) -> 
     if config.num_learners != team.ranks.size:
         raise ValueError(
             f"{config.num_learners} learners are asked for, and this process is one of "
-            f"{team.ranks.size}: start them with `python -m accel_rl`, or give learners=1"
+            f"{team.ranks.size}: start them with `accel_rl train`, or give learners=1"
         )
     try:
         return build(config, saved, team)

@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_day/until.py [game=pong] [aim=18] [key=value ...]
 
-Trains by `python -m accel_rl` until the mean return of the last 100 episodes is ``aim``, or for
+Trains by `accel_rl train` until the mean return of the last 100 episodes is ``aim``, or for
 ``limit_seconds``. Seconds count from the start of the program, with everything that it loads.
 Prints a line and writes OUT.json and OUT.csv, the run's metrics.
 """
@@ -76,7 +76,15 @@ def train_until(options: Options, row: Row) -> None:
     algo, *more = options.algo.split()
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
-        command = [sys.executable, "-m", "accel_rl", f"algo={algo}", *more, f"env={options.game}"]
+        command = [
+            sys.executable,
+            "-m",
+            "accel_rl",
+            "train",
+            f"algo={algo}",
+            *more,
+            f"env={options.game}",
+        ]
         command += [f"device={options.device}", f"seed={options.seed}", f"run_dir={run_dir}"]
         command += [f"total_steps={options.total_steps}", f"log_interval={options.log_interval}"]
         began = time.monotonic()

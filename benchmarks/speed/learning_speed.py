@@ -2,7 +2,7 @@
 
     python benchmarks/speed/learning_speed.py [key=value ...]
 
-Runs each preset by `python -m accel_rl`, and stops it after some seconds of learning. The figures
+Runs each preset by `accel_rl train`, and stops it after some seconds of learning. The figures
 are the run's own, from its metrics.csv: the first row in which it learned is left out, and the rest
 is taken together. Q-learners learn after ``learning_starts``, from a replay of ``buffer_size``; all
 else is as the preset has it, but that there are no evaluations and no random first steps. Beside
@@ -121,7 +121,7 @@ class RunFailedError(RuntimeError):
 def command(options: Options, preset: str, run_dir: Path) -> list[str]:
     """The run of ``preset``, a name and perhaps options after it."""
     algo, *more = preset.split()
-    run = [sys.executable, "-m", "accel_rl", f"algo={algo}", *more, f"env={options.game}"]
+    run = [sys.executable, "-m", "accel_rl", "train", f"algo={algo}", *more, f"env={options.game}"]
     run += [f"device={options.device}", f"seed={options.seed}", f"run_dir={run_dir}"]
     run += [f"total_steps={STEPS}", "evaluation_interval=0"]
     run += [f"log_interval={options.log_interval}", "sampler.decorrelation_steps=0"]

@@ -1,6 +1,6 @@
 """Presets for the table of results on MinAtar: one for each algorithm, the same for all five games.
 
-    python launch/sweep.py config=benchmarks/tables/minatar.yaml seed=0 sweep_dir=sweeps/minatar \\
+    accel_rl sweep config=benchmarks/tables/minatar.yaml seed=0 sweep_dir=sweeps/minatar \\
         env=minatar/asterix,minatar/breakout,... algo=benchmarks.tables.minatar:a2c,...
 
 `benchmarks/tables/minatar_table.py` prints that command whole and draws the results. Actor-critics

@@ -2,7 +2,7 @@
 
     python benchmarks/tables/studies.py STUDY
 
-prints the presets of a study for ``launch/sweep.py algo=...``; without a study, their names.
+prints the presets of a study for ``accel_rl sweep algo=...``; without a study, their names.
 `study_figures` draws what the sweeps give.
 
 The studies repeat, at this size, claims of Stooke and Abbeel 2018 (arXiv:1803.02811) about many

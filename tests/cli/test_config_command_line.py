@@ -2,23 +2,29 @@
 
 import os
 import re
+import shlex
+import subprocess
 import sys
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from launched_runs import started
+from options_index import make_index
 from refusals import rows, words
 
-from accel_rl.__main__ import COMMANDS, main
-from accel_rl.cli.parse import (
-    USAGE,
-    help_text,
-    make_config,
-    override,
-    parse_arguments,
-    resolve_key,
+from accel_rl.__main__ import main
+from accel_rl.cli.help import (
+    COMMANDS,
+    command_help,
+    completion,
+    main_help,
+    presets_table,
+    train_help,
 )
+from accel_rl.cli.index import PATH, read_index
+from accel_rl.cli.parse import make_config, override, parse_arguments
+from accel_rl.cli.suggest import resolve_key
 from accel_rl.options import Option, list_options
 from accel_rl.parallel import Team
 from accel_rl.presets import PRESETS
@@ -124,6 +130,12 @@ n_steps=1 | did you mean horizon?
 algo=dqn n_steps=1 | did you mean n_step?
 lambda=1 | did you mean gae_lambda?
 algo=ppo clip=1 | did you mean clip_reward or clip_range or clip_schedule?
+algo=ppo batch_size=1 | did you mean minibatch_size?
+algo=dqn train_freq=1 | did you mean training_intensity?
+algo=dqn gradient_steps=1 | did you mean training_intensity?
+algo=dqn exploration_fraction=1 | did you mean epsilon_steps?
+algo=dqn exploration_final_eps=1 | did you mean epsilon_final?
+policy=MlpPolicy | did you mean model?
 algo=ppo batch=1 | did you mean minibatch_size?
 algo=dqn batch=1 | did you mean batch_size?
 algo=dqn epsilon=1 | did you mean epsilon_initial or epsilon_final or epsilon_steps?
@@ -256,26 +268,103 @@ def test_short_key_of_two_options_is_refused_with_both() -> None:
 
 @pytest.mark.parametrize("algo", PRESETS)
 def test_help_lists_every_option_with_type_documentation_and_default(algo: str) -> None:
-    text = help_text([f"algo={algo}", "--help=all"], width=100)
+    text = train_help([f"algo={algo}", "--help=all"], width=100)
     lines = text.splitlines()
     for option in list_options(PRESETS[algo]()):
         (at,) = (i for i, each in enumerate(lines) if each.startswith(f"  {option.key}="))
         assert lines[at].endswith(f"({option.type_name})")
         assert lines[at + 1].split()[:2] == option.doc.split()[:2]
-    for name in PRESETS:
-        assert f"  {name}" in lines
 
 
 def test_help_shows_the_defaults_of_the_preset_asked_about() -> None:
-    assert "  learner.lr=none  (number or none)" in help_text(["--help"], 80)
-    assert help_text(["--plan", "--help"], 80) == help_text(["--help"], 80)
-    assert "  learner.lr=0.0007  (number or none)" in help_text(["algo=a2c_baselines", "-h"], 80)
+    assert re.search(r"^  lr=none +Learning rate", train_help(["--help"], 80), re.M)
+    assert train_help(["--plan", "--help"], 80) == train_help(["--help"], 80)
+    assert re.search(r"^  lr=0.0007 ", train_help(["algo=a2c_baselines", "-h"], 80), re.M)
+    assert re.search(r"^  smoothness", train_help(["algo=examples.own_algorithm:make"], 80), re.M)
+    with pytest.raises(ValueError, match="algo=a2d is unknown; did you mean a2c"):
+        train_help(["algo=a2d"], 80)
 
 
 @pytest.mark.parametrize("width", [80, 200])
 def test_help_is_no_wider_than_the_terminal(width: int) -> None:
-    text = help_text(["--help"], width)
-    assert max(map(len, text.splitlines())) <= max(width, 97)
+    texts = [train_help(["--help"], width), presets_table(width), main_help()]
+    texts += [command_help(name, width) for name in COMMANDS]
+    assert max(len(line) for text in texts for line in text.splitlines()) <= max(width, 100)
+
+
+def test_help_of_the_program_is_a_screen_with_commands_and_presets(capfd) -> None:
+    for arguments in ([], ["--help"], ["-h"], ["help"]):
+        assert main(arguments) == 0
+        assert capfd.readouterr().out == main_help() + "\n"
+    assert len(main_help().splitlines()) <= 30
+    words = main_help().split()
+    assert {*COMMANDS, *PRESETS} <= {*words}
+
+
+def test_table_of_presets_is_made_from_them() -> None:
+    rows = {line.split()[0]: line.split()[1:] for line in presets_table(200).splitlines()}
+    assert {*PRESETS} <= {*rows}
+    assert rows["sac"][:4] == ["floats", "no", "in", "step"]
+    assert rows["dqn"][:4] == ["discrete", "yes", "in", "step"]
+    assert rows["appo"][:3] == ["any", "yes", "store"] and rows["ga3c"][2] == "one"
+    assert "arXiv:1707" not in presets_table(200) and "arXiv:1803.02811" in presets_table(200)
+
+
+def test_index_of_options_is_that_of_the_presets() -> None:
+    assert read_index() == make_index(), f"python tests/helpers/options_index.py writes {PATH} anew"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ("--help", 0),
+        ("train algo=ppo --help", 0),
+        ("evaluate --help", 0),
+        ("presets", 0),
+        ("completion bash", 0),
+        ("train algo=ppo learning_rate=1", 1),
+        ("train algo=pp", 1),
+        ("algo=ppo", 1),
+    ],
+)
+def test_help_and_misspelt_options_load_no_torch(arguments: str, code: int) -> None:
+    program = (
+        "import resource, sys; from accel_rl.__main__ import main; found = main(sys.argv[1:]); "
+        "assert not {'torch', 'numpy', 'rich'} & {*sys.modules}; sys.exit(found)"
+    )
+    with started("-c", program, *arguments.split(), is_warm=False) as process:
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == code, said
+    assert said.count("\n") == code
+
+
+COMPLETED = """
+tra | train
+train alg | algo=
+train algo=ppo_ | ppo_baselines ppo_mujoco
+train algo = ppo_ | ppo_baselines ppo_mujoco
+train memory= | lstm gru none
+train memory = | lstm gru none
+evaluate num_ep | num_episodes=
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("typed", "found"), rows(COMPLETED))
+def test_shell_completes_commands_options_and_presets(typed: str, found: str) -> None:
+    """As bash has it, to which = is a word of its own, and as zsh."""
+    words_ = ["accel_rl", *typed.split()]
+    script = (
+        completion("bash")
+        + f"""
+COMP_WORDS=({" ".join(map(shlex.quote, words_))}); COMP_CWORD={len(words_) - 1}
+_accel_rl; echo "${{COMPREPLY[@]}}"
+"""
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    prefix = "algo=" if "algo=" in typed else "memory=" if "memory=" in typed else ""
+    assert done.stdout.split() == [f"{prefix}{each}" for each in found.split()]
 
 
 BAD = """
@@ -296,7 +385,7 @@ def test_bad_input_gives_one_message_and_exit_code_1(
     arguments: str, said: str, capfd, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([*arguments.split(), "total_steps=100"]) == 1
+    assert main(["train", *arguments.split(), "total_steps=100"]) == 1
     out, err = capfd.readouterr()
     assert out == ""
     assert re.match(words(f"error: {said}"), err)
@@ -338,7 +427,7 @@ def test_learners_that_cannot_be_had_are_refused(
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
         monkeypatch.setattr("accel_rl.cli.run.end_with_parent", lambda: None)
         monkeypatch.setattr("accel_rl.cli.run.meet_by_store", lambda ranks, _: Team(ranks))
-    assert main(["env=catch", *given.split()]) == 1
+    assert main(["train", "env=catch", *given.split()]) == 1
     assert re.match(words(f"error: {said}"), capfd.readouterr().err)
 
 
@@ -349,7 +438,7 @@ def test_used_run_directory_is_refused_before_learners_start(
     monkeypatch.setattr("accel_rl.cli.run.launch", lambda *_, **__: pytest.fail("they start"))
     (tmp_path / "notes.txt").write_text("mine")
     given = ["env=catch", f"run_dir={tmp_path}", "num_workers=0", f"learners={num_learners}"]
-    assert main(given) == 1
+    assert main(["train", *given]) == 1
     assert "is not empty, and a run never overwrites another" in capfd.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
@@ -376,7 +465,7 @@ def test_elsewhere_than_linux_the_message_says_what_needs_it(
     monkeypatch.setattr(os, "listdir", without_proc)
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.delattr(os, "memfd_create")
-    assert main(["env=catch", *arguments.split()]) == 1
+    assert main(["train", "env=catch", *arguments.split()]) == 1
     assert re.match(words(f"error: {said}"), capfd.readouterr().err)
 
 
@@ -413,12 +502,6 @@ def test_preset_follows_num_envs_where_no_option_says_otherwise(
 def test_one_environment_in_one_process_can_be_had() -> None:
     config = parse_arguments(["algo=a3c", "num_envs=1", "num_groups=1", "num_workers=0"])
     assert (config.sampler.num_envs, config.sampler.num_groups) == (1, 1)
-
-
-def test_usage_names_every_command() -> None:
-    lines = [each.partition("accel_rl ")[2] for each in USAGE.splitlines()]
-    named = {name for line in lines for name in line.split(" ")[0].split("|")}
-    assert set(COMMANDS) <= named
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_algo_beside_a_file_without_one_is_the_preset(tmp_path) -> None:
 FILES = """
 seeed: 1 | : unknown option seeed; did you mean seed?
 rmsprop_decay: 1 & algo=ppo | : rmsprop_decay=1 algo=ppo
-algo: a2c;rmsprop_decay: 1 & algo=ppo | : learner.rmsprop_decay=1 algo=ppo
+algo: a2c;rmsprop_decay: 1 & algo=ppo | : rmsprop_decay=1 algo=ppo
 algo: ppo;num_envs: many | : sampler.num_envs=many must be: integer
 seed: 1;seed: 2 | cannot be read: line 2: duplicate key seed
 resume: runs/x | says resume
@@ -127,7 +127,6 @@ env: ${HOME} | cannot be read: env is ${HOME}
 env: ??? | : env=??? write the value itself
 env: catch & atari.frame_skip=2 | : atari.frame_skip=2 no effect env=catch
 algo: ppo & num_envs=100 | : num_envs=100 2048
-seed: 1 & lrr=1 | : unknown option lrr; did you mean lr
 a: 1;  b: 2 | cannot be read: line 2: mapping values
 seed: @ | cannot be read: line 1: found character
 """
@@ -156,7 +155,7 @@ def test_file_that_is_not_there_or_a_directory_or_empty_is_refused(tmp_path) -> 
 def test_run_is_repeated_in_a_directory_of_its_own(tmp_path, monkeypatch) -> None:
     run_dir = trained(tmp_path / "first", "env=catch", "entropy_coefficient=0.123456789")
     monkeypatch.chdir(tmp_path)
-    assert main([f"config={run_dir}/config.yaml", "seed=2"]) == 0
+    assert main(["train", f"config={run_dir}/config.yaml", "seed=2"]) == 0
     (again,) = (tmp_path / "runs").iterdir()
     first = dataclasses.replace(read_config(run_dir), seed=2, run_dir=None)
     assert read_config(again) == first
@@ -178,7 +177,7 @@ def test_learners_of_a_file_give_way_to_those_that_torchrun_has_started(
     monkeypatch.setattr("accel_rl.cli.run.end_with_parent", lambda: None)
     monkeypatch.setattr("accel_rl.cli.run.meet_by_store", lambda ranks, _: Team(ranks))
     monkeypatch.setattr("accel_rl.cli.run.check_learners", refuse)
-    assert main([written(tmp_path, "env: catch\nlearners: 2"), *arguments]) == 1
+    assert main(["train", written(tmp_path, "env: catch\nlearners: 2"), *arguments]) == 1
     assert capsys.readouterr().err == f"error: {learners} learners\n"
 
 

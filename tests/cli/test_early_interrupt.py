@@ -39,7 +39,7 @@ class Finder:
             Interrupt()
 
 sys.meta_path.insert(0, Finder())
-sys.argv = "accel_rl env=catch num_workers=0 learners=1 total_steps=2000 run_dir=run".split()
+sys.argv = "accel_rl train env=catch num_workers=0 learners=1 total_steps=2000 run_dir=run".split()
 runpy.run_module("accel_rl", run_name="__main__", alter_sys=True)
 """
 
@@ -89,7 +89,7 @@ def test_interrupt_that_a_loading_library_turns_into_another_error_ends_quietly(
         raise ImportError("cannot load module more than once per process")
 
     monkeypatch.setattr("accel_rl.cli.run.run", load)
-    assert main(["env=catch"]) == 130
+    assert main(["train", "env=catch"]) == 130
     assert capsys.readouterr() == ("", "")
 
 
@@ -99,4 +99,4 @@ def test_other_errors_of_loading_are_told(monkeypatch) -> None:
 
     monkeypatch.setattr("accel_rl.cli.run.run", load)
     with pytest.raises(ImportError, match="libgomp"):
-        main(["env=catch"])
+        main(["train", "env=catch"])

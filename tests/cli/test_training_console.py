@@ -14,7 +14,7 @@ from accel_rl.__main__ import main
 from accel_rl.sweep.display import SweepDisplay
 from accel_rl.sweep.plan import plan_runs
 from accel_rl.sweep.queue import make_jobs
-from accel_rl.system.console import LastingConsole
+from accel_rl.system.lasting_console import LastingConsole
 
 
 def closed_pipe() -> int:
@@ -71,7 +71,14 @@ def test_console_that_is_read_prints_as_usual() -> None:
     assert texts[0] == texts[1] == "score 3\n"
 
 
-RUN = ("env=catch", "num_workers=0", "total_steps=80", "num_envs=4", "decorrelation_steps=0")
+RUN = (
+    "train",
+    "env=catch",
+    "num_workers=0",
+    "total_steps=80",
+    "num_envs=4",
+    "decorrelation_steps=0",
+)
 
 
 def test_summary_shows_a_path_as_it_is(tmp_path, capsys) -> None:
@@ -114,6 +121,6 @@ def test_runs_that_lead_nowhere_are_one_message(tmp_path, monkeypatch, capsys) -
     runs = tmp_path / "runs"
     for make in (lambda: runs.symlink_to(tmp_path / "nowhere"), runs.touch):
         make()
-        assert main(["env=catch", "num_workers=0", "total_steps=80", "num_envs=4"]) == 1
+        assert main(["train", "env=catch", "num_workers=0", "total_steps=80", "num_envs=4"]) == 1
         assert "runs/ cannot be made here" in capsys.readouterr().err
         runs.unlink()

@@ -17,7 +17,8 @@ from rich.console import Console
 from saved_runs import trained
 
 import accel_rl
-from accel_rl.__main__ import TOOLS, main
+from accel_rl.__main__ import main
+from accel_rl.cli.tools import OPTIONS
 from accel_rl.tools.output import check_output, show_progress
 
 REPOSITORY = Path(__file__).parents[2]
@@ -140,14 +141,14 @@ def test_script_and_command_give_the_same_help(monkeypatch, capsys) -> None:
     text = capsys.readouterr().out
     assert main(["play", "--help"]) == 0
     assert capsys.readouterr().out == text
-    assert "python launch/play.py RUN" in text
+    assert "accel_rl play RUN" in text
 
 
-@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("tool", OPTIONS)
 def test_help_lists_the_options_of_each_tool(tool: str, capsys) -> None:
     assert main([tool, "--help"]) == 0
     printed = capsys.readouterr().out
-    assert f"python launch/{tool}.py RUN" in printed
+    assert f"accel_rl {tool} RUN" in printed
     assert "trust=false  (true|false)" in printed
 
 

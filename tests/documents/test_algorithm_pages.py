@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from accel_rl.cli.parse import help_text, parse_arguments
+from accel_rl.cli.help import train_help
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.presets import PRESETS
 from accel_rl.sweep.plan import ATARI_49, plan_runs
 
@@ -16,7 +17,7 @@ PAGES = sorted((ROOT / "docs/algorithms").glob("*.md"))
 COMMANDS = [
     (page.stem, command)
     for page in PAGES
-    for command in re.findall(r"`python launch/((?:train|sweep)\.py [^`]+)`", page.read_text())
+    for command in re.findall(r"`accel_rl ((?:train|sweep) [^`]+)`", page.read_text())
 ]
 
 
@@ -29,16 +30,16 @@ def test_preset_names_its_source_and_a_page_that_names_it(name: str) -> None:
     assert f"`{name}`" in text or f"algo={name}`" in text
     assert "https://" in text
     assert f"[`{name}`" in (ROOT / "docs/algorithms/index.md").read_text() or "rainbow" in name
-    assert about.splitlines()[0] in help_text([f"algo={name}", "--help"], width=200)
+    assert about.splitlines()[0] in train_help([f"algo={name}", "--help"], width=200)
 
 
 @pytest.mark.nightly
 def test_commands_for_published_results_are_valid_and_of_their_pages() -> None:
     for page, command in COMMANDS:
-        script, *arguments = shlex.split(command)
+        name, *arguments = shlex.split(command)
         given = dict(argument.split("=") for argument in arguments)
         assert f"docs/algorithms/{page}.md" in (PRESETS[given["algo"]].__doc__ or "")
-        if script == "train.py":
+        if name == "train":
             parse_arguments(arguments)
             continue
         runs = plan_runs({key: value.replace("atari49", "pong") for key, value in given.items()})

@@ -65,7 +65,7 @@ def test_own_loop_of_two_learners_learns_and_ends_with_equal_parameters() -> Non
 
 def last_row(run_dir: Path, *options: str) -> dict[str, str]:
     """Of a run with these options."""
-    run(["python", "launch/train.py", *options, f"run_dir={run_dir}"], ROOT)
+    run(["accel_rl", "train", *options, f"run_dir={run_dir}"], ROOT)
     return rows_of(run_dir / "metrics.csv")[-1]
 
 

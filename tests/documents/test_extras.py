@@ -140,7 +140,9 @@ def test_message_has_the_missing_package_and_the_command_that_installs_it(
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("command", [["-m", "accel_rl"], [str(ROOT / "launch/train.py"), "--help"]])
+@pytest.mark.parametrize(
+    "command", [["-m", "accel_rl", "train"], [str(ROOT / "launch/train.py"), "env=catch"]]
+)
 def test_command_without_the_packages_of_training_says_what_to_install(
     python: Path, tmp_path: Path, command: list[str]
 ) -> None:
@@ -150,13 +152,20 @@ def test_command_without_the_packages_of_training_says_what_to_install(
     assert done.stderr.endswith('pip install "accel_rl[train]"\n')
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize("arguments", ["--help", "train algo=ppo --help", "plot --help", "presets"])
+def test_help_needs_no_package_of_an_extra(python: Path, tmp_path: Path, arguments: str) -> None:
+    done = run(python, tmp_path, "", "-m", "accel_rl", *arguments.split())
+    assert (done.returncode, done.stderr) == (0, "") and "ppo" in done.stdout + arguments
+
+
 def test_run_of_a_game_without_its_emulator_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "ale_py", None)
     monkeypatch.delitem(sys.modules, "accel_rl.envs.atari_games", raising=False)
-    assert main(["algo=a2c", "env=breakout", "total_steps=100"]) == 1
+    assert main(["train", "algo=a2c", "env=breakout", "total_steps=100"]) == 1
     message = capsys.readouterr().err
     assert "env=breakout" in message and 'pip install "accel_rl[atari]"' in message
     assert not list(tmp_path.iterdir())

@@ -13,10 +13,10 @@ from documents import ROOT, Block, read_blocks, run
 
 RUN = ["total_steps=320", "log_interval=160", "sampler.decorrelation_steps=0"]
 SHORTER = {
+    "accel_rl train": RUN,
     "launch/train.py": RUN,
-    "accel_rl": RUN,  # python -m accel_rl
-    "launch/evaluate.py": ["num_steps=320"],
-    "launch/sweep.py": [*RUN, "algo=a2c"],
+    "accel_rl evaluate": ["num_steps=320"],
+    "accel_rl sweep": [*RUN, "algo=a2c"],
     "benchmarks/speed/speed.py": [
         "rounds=1",
         "seconds=0.2",
@@ -26,13 +26,13 @@ SHORTER = {
     ],
 }
 
-SLOW = ("env=breakout", "env=ms_pacman", "launch/sweep.py", "learners=2", "own_loop")
+SLOW = ("env=breakout", "env=ms_pacman", "accel_rl sweep", "learners=2", "own_loop")
 """in commands that take long"""
 
 
 def shortened(command: list[str]) -> list[str]:
     """The command with its options of `SHORTER`; one that only asks for help stays as it is."""
-    options = next((new for script, new in SHORTER.items() if script in command), [])
+    options = next((new for start, new in SHORTER.items() if start in " ".join(command)), [])
     if "--help" in command:
         return command
     keys = {option.partition("=")[0] for option in options}

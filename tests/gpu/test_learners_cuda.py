@@ -115,7 +115,10 @@ def test_two_learners_share_one_gpu(options: list[str], tmp_path: Path) -> None:
     arguments = [*options, "env=catch", "gpus=1", "learners=2", "total_steps=4000"]
     arguments += ["log_interval=1000", f"run_dir={run}"]
     done = subprocess.run(
-        [sys.executable, "-m", "accel_rl", *arguments], capture_output=True, text=True, timeout=200
+        [sys.executable, "-m", "accel_rl", "train", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr
     assert re.search(r"GPU: .* GB of memory; \d+ graphs, in", (run / "train.log").read_text())

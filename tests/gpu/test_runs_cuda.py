@@ -41,7 +41,7 @@ def test_a_run_goes_on_on_the_gpu_and_then_on_the_cpu(options: list[str], tmp_pa
     goes_on = [f"resume={run_dir}", "device=cuda"]
     on_cpu = [f"resume={run_dir}", "device=cpu"]
     for arguments, steps in ((begins, 1500), (goes_on, 3000), (on_cpu, 4500)):
-        assert main([*arguments, f"total_steps={steps}"]) == 0
+        assert main(["train", *arguments, f"total_steps={steps}"]) == 0
         row = last_row(run_dir)
         assert int(row["steps"]) >= steps and float(row["gradient_norm"]) > 0
         assert (float(row["gpu_memory_bytes"]) > 0) == ("device=cuda" in arguments)
@@ -66,7 +66,7 @@ def test_atari_runs_of_presets_are_recorded(algo: str, tmp_path: Path) -> None:
         options.append("horizon=16")
     options += ["minibatch_size=16"] * (algo in ("ppo", "pqn"))
     options += ["sampler.decorrelation_steps=0", f"run_dir={tmp_path / 'run'}"]
-    assert main(options) == 0
+    assert main(["train", *options]) == 0
     assert float(last_row(tmp_path / "run")["gradient_norm"]) > 0
 
 
@@ -74,7 +74,7 @@ def test_atari_runs_of_presets_are_recorded(algo: str, tmp_path: Path) -> None:
 def test_two_learners_with_a_gpu_each(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     options = [*RAINBOW, "env=catch", "gpus=2", "total_steps=1600", f"run_dir={run_dir}"]
-    command = [sys.executable, "-m", "accel_rl", *options]
+    command = [sys.executable, "-m", "accel_rl", "train", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert int(last_row(run_dir)["steps"]) >= 1600

@@ -33,11 +33,12 @@ def read_blocks(text: str) -> list[Block]:
 
 
 def run(command: list[str], folder: Path) -> str:
-    """What the command printed, which begins with ``python`` or is another program."""
+    """What the command printed: ``python ...``, ``accel_rl ...``, or another program."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     options = {"env": os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}, "cwd": folder}
-    is_python = command[0] == "python"
-    arguments = [sys.executable, *command[1:]] if is_python else command
+    is_python = command[0] in ("python", "accel_rl")
+    module = ["-m", "accel_rl"] if command[0] == "accel_rl" else []
+    arguments = [sys.executable, *module, *command[1:]] if is_python else command
     start = warm.Popen if is_python else subprocess.Popen
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with start(arguments, **pipes, **options) as process:

@@ -91,7 +91,10 @@ class Launched:
 
 @contextmanager
 def launched(
-    run_dir: Path, *arguments: str, program: tuple[str, ...] = ("-m", "accel_rl"), **options: Any
+    run_dir: Path,
+    *arguments: str,
+    program: tuple[str, ...] = ("-m", "accel_rl", "train"),
+    **options: Any,
 ) -> Iterator[Launched]:
     """A run in ``run_dir``, or one that goes on if ``arguments`` have ``resume=``."""
     if not any(each.startswith("resume=") for each in arguments):

@@ -161,7 +161,7 @@ def test_full_disk_leaves_the_film_before(suffix: str, run_dir: Path, capsys) ->
 
 COMMANDS = {
     "resume": (
-        ["resume=run", "total_steps=80"],
+        ["train", "resume=run", "total_steps=80"],
         "cannot write .*run/.*; change that, or resume a c",
     ),
     "evaluate": (
@@ -191,7 +191,7 @@ def test_clock_that_is_set_back_loses_nothing(run_dir: Path, monkeypatch) -> Non
     events = {path.name for path in run_dir.glob("events*")}
     rows = len(read_rows(run_dir / "metrics.csv"))
     monkeypatch.setattr("time.time", lambda: 1_000_000.0)
-    train(parse_arguments(["resume=run", "total_steps=80"]), Console(file=io.StringIO()))
+    train(parse_arguments(["train", "resume=run", "total_steps=80"]), Console(file=io.StringIO()))
     assert events < {path.name for path in run_dir.glob("events*")}
     assert len(read_rows(run_dir / "metrics.csv")) > rows
     assert load_checkpoint(list_checkpoints(run_dir)[-1])["counts"]["steps"] == 80
@@ -225,7 +225,7 @@ LIMITS = {
 @pytest.mark.parametrize("limit", LIMITS)
 def test_program_under_a_limit_trains_or_says_which(limit: str, tmp_path) -> None:
     options = "env=catch num_envs=4 num_workers=2 horizon=5 total_steps=200 run_dir=run"
-    command = f"{LIMITS[limit]}; exec {sys.executable} -m accel_rl {options}"
+    command = f"{LIMITS[limit]}; exec {sys.executable} -m accel_rl train {options}"
     ended = subprocess.run(
         ["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )

@@ -145,7 +145,7 @@ def tell(tool: str, run_dir: Path, capsys: Any) -> str:
         arguments = {
             "evaluate": ["evaluate", str(run_dir), "num_workers=0", "num_envs=2", "num_steps=20"],
             "play": ["play", str(run_dir), "max_steps=20", "out=" + str(run_dir / "game.gif")],
-            "resume": [f"resume={run_dir}", "total_steps=80"],
+            "resume": ["train", f"resume={run_dir}", "total_steps=80"],
         }
         capsys.readouterr()
         assert main(arguments[tool]) == 1
@@ -195,7 +195,7 @@ def test_next_good_checkpoint_is_named_and_of_use(tool: str, run_dir, capsys) ->
         assert f"delete what was saved after {first.name}" in text
         middle.unlink()
         last.unlink()
-        assert main([f"resume={run_dir}", "total_steps=60"]) == 0
+        assert main(["train", f"resume={run_dir}", "total_steps=60"]) == 0
     else:
         assert "give checkpoint=20" in text
         load_policy(run_dir, 20)

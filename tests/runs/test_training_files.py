@@ -240,7 +240,7 @@ def test_checkpoints_of_another_run_are_not_deleted_through_a_link(tmp_path, cap
     before = names(other / "checkpoints")
     shutil.rmtree(run_dir / "checkpoints")
     (run_dir / "checkpoints").symlink_to(other / "checkpoints")
-    assert main([f"resume={run_dir}", "total_steps=2000", "num_checkpoints=1"]) == 1
+    assert main(["train", f"resume={run_dir}", "total_steps=2000", "num_checkpoints=1"]) == 1
     assert "checkpoints is a link" in capsys.readouterr().err
     with pytest.raises(ValueError, match="checkpoints is a link"):
         save_checkpoint(run_dir, 50, state_of(50), num_kept=1)
@@ -319,7 +319,7 @@ def test_log_that_cannot_be_opened_is_named_and_is_no_place_of_details(tmp_path,
     run_dir = trained(tmp_path / "run", "env=catch")
     (run_dir / "train.log").unlink()
     (run_dir / "train.log").mkdir()
-    assert main([f"resume={run_dir}", "total_steps=80"]) == 1
+    assert main(["train", f"resume={run_dir}", "total_steps=80"]) == 1
     said = capsys.readouterr().err
     assert said.startswith(f"error: cannot write {run_dir}/train.log: Is a directory; change that")
     assert "details" not in said

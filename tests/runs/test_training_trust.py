@@ -23,8 +23,9 @@ from accel_rl.runs.yaml_file import is_own, read_yaml, write_yaml
 from accel_rl.sweep.command import make_directory
 from accel_rl.sweep.plan import SweepOptions, plan_runs
 from accel_rl.sweep.queue import arguments_of, make_jobs
-from accel_rl.system.console import LastingConsole, printable
+from accel_rl.system.console import printable
 from accel_rl.system.functions import import_module
+from accel_rl.system.lasting_console import LastingConsole
 from accel_rl.system.signing import UntrustedError
 from accel_rl.tools.policy import load_policy
 from accel_rl.training.train import train
@@ -65,11 +66,11 @@ COMMANDS = {
     "evaluate": ["evaluate", "run", "num_steps=20", "num_envs=2", "num_workers=0"],
     "play": ["play", "run", "max_steps=5", "out=game.gif"],
     "package": ["package", "run"],
-    "resume": ["resume=run", "total_steps=80"],
-    "config": ["config=run/config.yaml", "run_dir=new"],
-    "plan": ["--plan", "config=run/config.yaml"],
-    "plan-resume": ["--plan", "resume=run", "total_steps=80"],
-    "learners": ["resume=run", "total_steps=80", "learners=2"],
+    "resume": ["train", "resume=run", "total_steps=80"],
+    "config": ["train", "config=run/config.yaml", "run_dir=new"],
+    "plan": ["train", "--plan", "config=run/config.yaml"],
+    "plan-resume": ["train", "--plan", "resume=run", "total_steps=80"],
+    "learners": ["train", "resume=run", "total_steps=80", "learners=2"],
     "sweep-config": ["sweep", "config=run/config.yaml", "seed=0", "sweep_dir=swept"],
 }
 
@@ -187,7 +188,7 @@ def test_files_cannot_vouch_for_themselves(here) -> None:
         parse_arguments([f"config={run_dir}/config.yaml"])
 
 
-@pytest.mark.parametrize("command", [["env=catch"], ["sweep", "env=catch", "seed=0"]])
+@pytest.mark.parametrize("command", [["train", "env=catch"], ["sweep", "env=catch", "seed=0"]])
 def test_trust_without_a_file_is_refused(command, capsys) -> None:
     assert main([*command, "trust=true"]) == 1
     assert "trust=true has no effect without resume or config" in capsys.readouterr().err
@@ -246,7 +247,7 @@ def test_values_from_the_environment_are_refused_and_shown_to_nobody(
     for path, text in texts.items():
         (here / "run" / path).write_text(text)
     commands = {"config.yaml": ["evaluate", "run"], "sweep.yaml": ["sweep", "resume=run"]}
-    assert main(commands.get(name, ["config=run/all.yaml"])) == 1
+    assert main(commands.get(name, ["train", "config=run/all.yaml"])) == 1
     said = capsys.readouterr().err
     assert "${oc.env:TOKEN}" in said and "hunter2" not in said
     assert (here / "run" / name).read_text() == texts[name]
@@ -290,7 +291,7 @@ def test_simulators_of_somebody_else_start_new_episodes_unless_trusted(
     trained(here / "run", "env=catch")
     monkeypatch.setenv("XDG_STATE_HOME", str(here / "another user"))
     console = Console(file=io.StringIO(), width=1_000)
-    train(parse_arguments(["resume=run", "total_steps=80", *options]), console)
+    train(parse_arguments(["train", "resume=run", "total_steps=80", *options]), console)
     said = console.file.getvalue()
     assert ("start new episodes" in said) == ("trust=true restores" in said) == (not options)
 

@@ -64,7 +64,9 @@ def test_closed_descriptors_are_opened_and_inherited(closed: str, tmp_path) -> N
 @pytest.mark.parametrize("closed", ["<&-", pytest.param(">&- 2>&-", marks=pytest.mark.nightly)])
 def test_run_without_standard_descriptors_trains(closed: str, tmp_path) -> None:
     options = ["env=test_processes_descriptors:chatty", "total_steps=400", "run_dir=run"]
-    done = start_without(closed, tmp_path, "-m", "accel_rl", *options, "decorrelation_steps=0")
+    done = start_without(
+        closed, tmp_path, "-m", "accel_rl", "train", *options, "decorrelation_steps=0"
+    )
     assert done.returncode == 0
     assert "finished" in (tmp_path / "run" / "train.log").read_text()
 

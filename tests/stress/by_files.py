@@ -178,8 +178,8 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
 COMMANDS = {
     "evaluate": ["evaluate", "run", "num_steps=20", "num_envs=2", "num_workers=0"],
     "plot": ["plot", "run"],
-    "config": ["config=run/config.yaml", "run_dir=new", "total_steps=40"],
-    "resume": ["resume=run", "total_steps=80"],
+    "config": ["train", "config=run/config.yaml", "run_dir=new", "total_steps=40"],
+    "resume": ["train", "resume=run", "total_steps=80"],
 }
 
 

@@ -54,7 +54,7 @@ def command(*options: str) -> None:
         RuntimeError: it failed; with what it has printed.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "accel_rl", *options],
+        [sys.executable, "-m", "accel_rl", "train", *options],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -148,7 +148,7 @@ def run(options: Options, folder: Path) -> tuple[Seen, int, int]:
     kills, known, warm_up = 0, 0, 0.0
     with open(folder / "output", "wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "accel_rl", *arguments],
+            [sys.executable, "-m", "accel_rl", "train", *arguments],
             cwd=Path(__file__).resolve().parents[2],
             stdout=output,
             stderr=output,

@@ -34,7 +34,7 @@ WORKERS = ("learners=1", "num_workers=2", f"step_timeout_seconds={STEP_SECONDS}"
 RAISE = "on_worker_failure=raise"
 LEARNERS = ("learners=2", "num_workers=0", f"learner_timeout_seconds={LEARNER_SECONDS}")
 TORCHRUN = ("-m", "torch.distributed.run")
-TRAIN = ("-m", "accel_rl")
+TRAIN = ("-m", "accel_rl", "train")
 SCRIPT = "launch/train.py"
 
 QUICK = ("serial", "parallel", "restart", "overlap", "evaluation", "evaluate", "vector", "ga3c")

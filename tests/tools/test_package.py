@@ -340,7 +340,7 @@ def test_missing_package_is_told_with_the_extra(run_dir, folder, monkeypatch) ->
 def test_package_has_no_checkpoint_to_choose_resume_or_package(folder, capsys) -> None:
     with pytest.raises(ValueError, match=r"checkpoint=40 has no effect.*package.*leave it out"):
         load_policy(folder, 40)
-    for command in (["package", str(folder)], [f"resume={folder}", "total_steps=80"]):
+    for command in (["package", str(folder)], ["train", f"resume={folder}", "total_steps=80"]):
         assert main(command) == 1
         assert "is a package, which holds a policy and no checkpoint" in capsys.readouterr().err
 

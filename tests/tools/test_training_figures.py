@@ -31,7 +31,7 @@ from accel_rl.sweep.aggregate import Estimate
 from accel_rl.sweep.report import NAMES, Panel, draw_report
 
 run = ["env=catch", "total_steps=2000", "num_workers=0", "decorrelation_steps=0", "run_dir=run"]
-assert main(run) == 0
+assert main(["train", *run]) == 0
 assert main(["evaluate", "run", "num_steps=20", "num_workers=0"]) == 0
 assert main(["play", "run", "out=film.gif", "max_steps=9"]) == 0
 assert main(["plot", "run"]) == 0

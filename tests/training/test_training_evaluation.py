@@ -57,7 +57,10 @@ BRIEF = (
 def test_last_evaluation_that_was_cut_off_is_made_on_resume(kept_rows: int, tmp_path) -> None:
     run_dir, options = tmp_path / "run", SMALL | EVALUATED
     (planned,) = plan_runs(options)
-    assert main([*(f"{key}={value}" for key, value in options.items()), f"run_dir={run_dir}"]) == 0
+    assert (
+        main(["train", *(f"{key}={value}" for key, value in options.items()), f"run_dir={run_dir}"])
+        == 0
+    )
     assert is_finished(planned, run_dir)
     table = run_dir / "evaluation.csv"
     lines = table.read_text().splitlines(keepends=True)
@@ -68,10 +71,10 @@ def test_last_evaluation_that_was_cut_off_is_made_on_resume(kept_rows: int, tmp_
     (checkpoint,) = list_checkpoints(run_dir)
     evaluator = {"steps": 500 * kept_rows, "number": kept_rows}
     rewrite(checkpoint, load_checkpoint(checkpoint) | {"evaluator": evaluator})
-    assert main([f"resume={run_dir}"]) == 0
+    assert main(["train", f"resume={run_dir}"]) == 0
     assert is_finished(planned, run_dir)
     assert table.read_text().splitlines(keepends=True)[-1] == lines[2] or not kept_rows
-    assert main([f"resume={run_dir}"]) == 1  # all is done
+    assert main(["train", f"resume={run_dir}"]) == 1  # all is done
 
 
 @pytest.mark.slow
@@ -85,7 +88,7 @@ def test_longer_run_makes_each_evaluation_once(tmp_path, monkeypatch) -> None:
 
     monkeypatch.setattr(Evaluator, "evaluate", note)
     run_dir = trained(tmp_path / "run", *BRIEF, "checkpoint_interval=20", "total_steps=40")
-    assert main([f"resume={run_dir}", "total_steps=60"]) == 0
+    assert main(["train", f"resume={run_dir}", "total_steps=60"]) == 0
     assert evaluated == [20, 40, 60]
     rows = rows_of(run_dir / "evaluation.csv")
     assert [row["steps"] for row in rows] == ["20", "40", "60"]
@@ -286,7 +289,7 @@ def test_policy_of_the_best_evaluation_is_kept_where_the_run_goes_on(tmp_path, m
     with pytest.raises(ValueError, match="keeps none; a run keeps that of its best evaluation"):
         load_policy(run_dir, "best")
     for total_steps, number in ((60, 1), (80, 1)):
-        assert main([f"resume={run_dir}", f"total_steps={total_steps}"]) == 0
+        assert main(["train", f"resume={run_dir}", f"total_steps={total_steps}"]) == 0
         scripted.check(run_dir, number, 3.0)
     small = EvaluateOptions(checkpoint="best", num_steps=20, num_envs=2, num_workers=0)
     assert evaluate_run(run_dir, small).checkpoint_steps == scripted.policies[1][0]
@@ -326,7 +329,7 @@ def test_policy_of_the_best_evaluation_is_kept_with_ga3c(tmp_path, monkeypatch) 
 def test_best_that_cannot_be_read_is_replaced_and_other_words_are_refused(tmp_path) -> None:
     run_dir = trained(tmp_path, *BRIEF, "total_steps=20")
     best_path(run_dir).write_bytes(b"")
-    assert main([f"resume={run_dir}", "total_steps=40"]) == 0
+    assert main(["train", f"resume={run_dir}", "total_steps=40"]) == 0
     assert load_checkpoint(best_path(run_dir))["counts"]["steps"] == 40
     with pytest.raises(ValueError, match="checkpoint is 'worst'; it must be an integer"):
         load_policy(run_dir, "worst")

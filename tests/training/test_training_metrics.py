@@ -348,7 +348,7 @@ def test_run_whose_metrics_are_deleted_goes_on_and_can_be_plotted_and_resumed(tm
     assert [row["steps"] for row in read_rows(run_dir / "metrics.csv")] == rows[2:]
     out = tmp_path / "curve.png"
     assert main(["plot", str(run_dir), f"out={out}"]) == 0
-    assert main([f"resume={run_dir}", "total_steps=2400"]) == 0
+    assert main(["train", f"resume={run_dir}", "total_steps=2400"]) == 0
     assert len(read_rows(run_dir / "metrics.csv")) == 4
 
 

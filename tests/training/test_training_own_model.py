@@ -168,7 +168,7 @@ def test_refusal_is_one_message_before_anything_is_made(
     more, folder: Path, monkeypatch, capfd
 ) -> None:
     monkeypatch.chdir(folder)
-    assert main(["algo=a2c", "env=catch", "model=my_nets:Q", "num_workers=0", *more]) == 1
+    assert main(["train", "algo=a2c", "env=catch", "model=my_nets:Q", "num_workers=0", *more]) == 1
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith(
         "error: model=my_nets:Q: its call with (observation_shape=(10, 5), num_actions=3) failed: "
@@ -180,5 +180,5 @@ def test_refusal_is_one_message_before_anything_is_made(
 @pytest.mark.processes
 @pytest.mark.slow
 def test_plan_takes_an_own_network(folder: Path, capfd) -> None:
-    assert main(["env=catch", "model=my_nets:Policy", "num_envs=4", "--plan"]) == 0
+    assert main(["train", "env=catch", "model=my_nets:Policy", "num_envs=4", "--plan"]) == 0
     assert "steps/s are sampled" in capfd.readouterr().out

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,8 @@ from accel_rl.agents import Agent, PolicyAgent, RolloutTensors
 from accel_rl.algos import ActorCriticConfig, LearnerConfig, LearnerSpec, Update
 from accel_rl.algos.actor_critic import bootstrap_values, evaluate, returns_and_advantages
 from accel_rl.algos.update import masked_shares
-from accel_rl.cli.parse import help_text, parse_arguments
+from accel_rl.cli.help import train_help
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Adam, Exchange
 from accel_rl.presets import find_preset, ppo
@@ -151,7 +153,7 @@ def test_plan_policy_evaluation_and_plot_know_the_algorithm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["--plan", ALGO, *SERIAL]) == 0
+    assert main(["train", "--plan", ALGO, *SERIAL]) == 0
     runs = [str(trained(Path(f"run{x}"), ALGO, *SERIAL, f"most={x}")) for x in (2, 3)]
     assert main(["plot", *runs]) == 0
     assert "most=3" in capsys.readouterr().out
@@ -202,8 +204,8 @@ def test_preset_of_ones_own_has_its_name_its_options_and_its_rule() -> None:
 
 
 def test_help_shows_the_options_of_a_preset_of_ones_own() -> None:
-    text = help_text([ALGO, "--help"], 80)
-    assert "learner.most=2  (integer)\n      limit of the ratio" in text
+    text = train_help([ALGO, "--help"], 80)
+    assert re.search("  most=2 +limit of the ratio", text)
     assert "  Its learning rate goes with the number of environments." in text
 
 
@@ -281,8 +283,8 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 COMMANDS = {
     "evaluate": ["evaluate", "run", "num_steps=20", "num_envs=2", "num_workers=0"],
     "plot": ["plot", "run"],
-    "resume": ["resume=run", WHOLE],
-    "config": ["config=run/config.yaml", "run_dir=new"],
+    "resume": ["train", "resume=run", WHOLE],
+    "config": ["train", "config=run/config.yaml", "run_dir=new"],
 }
 
 

@@ -64,7 +64,7 @@ def test_network_that_fails_in_a_run_is_named_and_the_run_is_saved(
     run_dir = tmp_path / "run"
     options = [f"algo={algo}", "env=catch", f"model={late}", f"run_dir={run_dir}"]
     small = SMALL if algo == "a2c" else ["decorrelation_steps=0", "num_envs=2", "num_groups=2"]
-    assert main([*options, "total_steps=20000", *small]) == 1
+    assert main(["train", *options, "total_steps=20000", *small]) == 1
     err = capsys.readouterr().err
     assert err.startswith(f"error: {said}")
     assert f"late_network.py, line {LINE}, in forward)" in err
@@ -78,7 +78,7 @@ def test_network_that_fails_in_an_evaluation_is_named(
 ) -> None:
     run_dir = tmp_path / "run"
     options = ["env=catch", f"model={late}", f"run_dir={run_dir}", "total_steps=40"]
-    assert main([*options, *SMALL]) == 0
+    assert main(["train", *options, *SMALL]) == 0
     sys.modules["late_network"].calls = 20
     assert main(["evaluate", str(run_dir), "num_workers=0", "num_steps=2000"]) == 1
     err = capsys.readouterr().err

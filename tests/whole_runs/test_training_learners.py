@@ -179,7 +179,7 @@ def test_parameters_that_drift_apart_under_torchrun_are_found(tmp_path) -> None:
                     self._exchange.parameters.parameter[0] += self.steps == 800
                 write_row(self, **options)
             Records.write_row = change
-            sys.exit(main())
+            sys.exit(main(["train", *sys.argv[1:]]))
             """
         )
     )

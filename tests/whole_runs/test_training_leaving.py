@@ -15,7 +15,7 @@ from launched_runs import ENDLESS, REPOSITORY, SMALL, launched, wait_for
 from accel_rl.cli.run import _run_in_team
 from accel_rl.parallel import Ranks, Team
 from accel_rl.runs.checkpoint import list_checkpoints
-from accel_rl.system.console import LastingConsole
+from accel_rl.system.lasting_console import LastingConsole
 from accel_rl.system.stopping import LAUNCHER_VARIABLE, StopRequest
 
 

@@ -94,7 +94,7 @@ def test_evaluation_plays_on_environments_of_its_own(tmp_path) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        [sys.executable, "-m", "accel_rl"],
+        [sys.executable, "-m", "accel_rl", "train"],
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "launch/train.py"],
     ],
     ids=["module", "torchrun"],
@@ -220,7 +220,7 @@ def test_interrupted_start_gives_the_exit_code_of_the_signal(monkeypatch, capfd)
         raise Interrupted(signal.SIGTERM)
 
     monkeypatch.setattr("accel_rl.cli.run.train", interrupted)
-    assert main(["env=catch", "learners=1"]) == 143
+    assert main(["train", "env=catch", "learners=1"]) == 143
     assert capfd.readouterr().err == "stopped by SIGTERM before training began\n"
 
 
@@ -233,7 +233,7 @@ def test_environment_that_raises_ends_the_run_with_one_message(
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY), prepend=":")
     run_dir = tmp_path / "run"
     arguments = ["env=toy_envs:BrokenEnv", f"num_workers={num_workers}", f"run_dir={run_dir}"]
-    assert main([*arguments, "num_envs=2", "decorrelation_steps=0"]) == 1
+    assert main(["train", *arguments, "num_envs=2", "decorrelation_steps=0"]) == 1
     err = capfd.readouterr().err
     assert err.startswith("error: ") and "the simulator broke" in err
     assert f"(details: {run_dir}/train.log)" in err
@@ -249,7 +249,11 @@ def test_full_disk_ends_the_run_with_one_message_and_no_half_checkpoint(tmp_path
     run_dir = tmp_path / "run"
     # Bytes a file, which a checkpoint of A3C-Net, 7 MB, exceeds.
     limited = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (100000, 100000));"
-    program = ("-c", f"{limited} runpy.run_module('accel_rl', run_name='__main__')")
+    program = (
+        "-c",
+        f"{limited} import sys; sys.argv.insert(1, 'train'); "
+        "runpy.run_module('accel_rl', run_name='__main__')",
+    )
     options = "env=breakout num_workers=0 total_steps=160 num_envs=2 decorrelation_steps=0"
     with launched(run_dir, *options.split(), program=program) as started:
         err = started.ends(1)

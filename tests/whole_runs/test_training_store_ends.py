@@ -31,7 +31,7 @@ def test_learner_that_hangs_while_all_are_stopped_is_killed_before_the_first_whi
             from accel_rl.system import stopping
             stopping.STOP_SECONDS = 2.0
             from accel_rl.__main__ import main
-            sys.exit(main())
+            sys.exit(main(["train", *sys.argv[1:]]))
             """
         )
     )

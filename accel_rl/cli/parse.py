@@ -23,8 +23,8 @@ from accel_rl.cli.suggest import check_keys, resolve_key, split, suggest
 from accel_rl.config import TrainConfig
 from accel_rl.options import Option, list_options
 from accel_rl.presets import PRESETS, find_preset, ppo
-from accel_rl.runs.option_file import exact_text, read_option_file
 from accel_rl.runs.saved import read_trusted_config
+from accel_rl.runs.yaml_file import exact_text, read_option_file
 from accel_rl.system.functions import first_line
 
 Config = TypeVar("Config")

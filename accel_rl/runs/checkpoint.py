@@ -26,7 +26,7 @@ import os
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -50,17 +50,17 @@ class DamagedError(ValueError):
 
 
 def checkpoint_path(run_dir: Path, steps: int) -> Path:
-    """Where the checkpoint after ``steps`` steps lies; names sort by steps."""
+    """Return the path of the checkpoint after ``steps`` steps; names sort by steps."""
     return run_dir / "checkpoints" / f"steps_{steps:012d}.pt"
 
 
 def checkpoint_steps(path: Path) -> int:
-    """After how many steps a checkpoint was saved, by its name."""
+    """Return the number of steps in a checkpoint's name."""
     return int(path.stem.removeprefix("steps_"))
 
 
 def save_checkpoint(run_dir: Path, steps: int, state: dict[str, Any], *, num_kept: int) -> Path:
-    """Writes a checkpoint; deletes all but the last ``num_kept``, and parts older than theirs.
+    """Write a checkpoint; delete all but the last ``num_kept``, and parts older than theirs.
 
     ``state`` holds tensors and plain values only. A CUDA tensor is read here, which waits for
     the device.
@@ -69,7 +69,7 @@ def save_checkpoint(run_dir: Path, steps: int, state: dict[str, Any], *, num_kep
         OSError: it could not be written; the earlier ones are untouched.
     """
     path = checkpoint_path(run_dir, steps)
-    _write(path, state)
+    write_whole(path, _content(path, state), durable=True)
     for old in list_checkpoints(run_dir)[:-num_kept]:
         old.unlink()
     _delete_old_parts(run_dir)
@@ -77,7 +77,7 @@ def save_checkpoint(run_dir: Path, steps: int, state: dict[str, Any], *, num_kep
 
 
 def best_path(run_dir: Path) -> Path:
-    """Where the policy of the best evaluation lies."""
+    """Return the path of the policy of the best evaluation."""
     return run_dir / "checkpoints" / "best.pt"
 
 
@@ -88,38 +88,42 @@ def save_if_best(
     parameters: FlatParameters,
     others: Mapping[str, Any] = {},  # never changed
 ) -> None:
-    """Keeps ``parameters`` where ``score`` is above that of what was kept before, if any.
+    """Keep ``parameters`` if ``score`` is higher than that of the policy that was kept before.
 
-    ``score``: of an evaluation after ``steps`` steps; with NaN nothing is kept, nor are parameters
-    that are not finite. What cannot be read is replaced. ``others``: what else the policy needs.
+    A policy without a score or with parameters that are not finite is not kept. A file that cannot
+    be read is replaced.
+
+    Args:
+        others: what a policy needs beside its parameters.
 
     Raises:
-        OSError: it could not be written; what was there before is untouched.
+        OSError: it could not be written; the file before is untouched.
     """
     path, before = best_path(run_dir), -math.inf
     with suppress(Exception):
         before = float(_load(path, is_checked=False).get("score", before))
     if score > before and bool(parameters.parameter.isfinite().all()):
         policy = {"learner": {"parameters": parameters.to_named(parameters.parameter)}}
-        _write(path, {"counts": {"steps": steps}, "score": score, **policy, **others})
+        state = {"counts": {"steps": steps}, "score": score, **policy, **others}
+        write_whole(path, _content(path, state), durable=True)
 
 
 def part_path(run_dir: Path, steps: int, rank: int) -> Path:
-    """Where the learner ``rank`` saves its part of a checkpoint, after ``steps`` steps of all."""
+    """Return the path of one learner's part of a checkpoint, after ``steps`` steps of all."""
     return run_dir / "checkpoints" / f"part_{steps:012d}_learner_{rank}.pt"
 
 
 def save_part(run_dir: Path, steps: int, rank: int, state: dict[str, Any], num_kept: int) -> None:
-    """Writes what one learner but the first adds to a checkpoint, and deletes older parts of it.
+    """Write the part of a learner that is not the first, and delete its older parts.
 
-    It keeps those that a checkpoint names, and the last ``num_kept`` and one more: the first
+    Parts that a checkpoint names stay, and the last ``num_kept`` and one more: the first
     learner may not be done with this one yet.
 
     Raises:
         OSError: it could not be written.
     """
     path = part_path(run_dir, steps, rank)
-    _write(path, state)
+    write_whole(path, _content(path, state), durable=True)
     old = set(sorted(path.parent.glob(f"part_*_learner_{rank}.pt"))[: -num_kept - 1])
     named = _named_parts(run_dir) if old else None
     if named is not None:
@@ -128,7 +132,7 @@ def save_part(run_dir: Path, steps: int, rank: int, state: dict[str, Any], num_k
 
 
 def _delete_old_parts(run_dir: Path) -> None:
-    """Deletes what no checkpoint needs, also of learners that the run has no more."""
+    """Delete parts that no checkpoint needs, also of learners that the run has no more."""
     parts = list((run_dir / "checkpoints").glob("part_*.pt"))
     named = _named_parts(run_dir) if parts else None
     if named is None:
@@ -141,7 +145,7 @@ def _delete_old_parts(run_dir: Path) -> None:
 
 
 def _named_parts(run_dir: Path) -> set[Path] | None:
-    """The parts that checkpoints name; None where one cannot be read: it may name any."""
+    """Return the parts that checkpoints name; None if one cannot be read, which may name any."""
     named: set[Path] = set()
     for path in list_checkpoints(run_dir):
         try:
@@ -164,22 +168,22 @@ def check_folder(run_dir: Path) -> None:
         )
 
 
-def _write(path: Path, state: dict[str, Any]) -> None:
+def _content(path: Path, state: dict[str, Any]) -> Callable[[BinaryIO], None]:
+    """Return what `write_whole` takes for ``state``; the folder is made if it is missing."""
     check_folder(path.parent.parent)
     path.parent.mkdir(exist_ok=True)
-    whole = {"format": FORMAT, **state}
 
     def save(file: BinaryIO) -> None:
         try:
-            torch.save(whole, file)
+            torch.save({"format": FORMAT, **state}, file)
         except RuntimeError as error:  # torch makes one of its own file format of a full disk
             raise error.__context__ if isinstance(error.__context__, OSError) else error from None
 
-    write_whole(path, save, durable=True)
+    return save
 
 
 def list_checkpoints(run_dir: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first.
+    """Return the checkpoints of a run, oldest first.
 
     Raises:
         ValueError: their folder cannot be read.
@@ -226,9 +230,10 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def _load(path: Path, *, is_checked: bool) -> dict[str, Any]:
-    """What the file at ``path`` holds; raises one of many errors.
+    """Return the content of a file, or raise one of many errors.
 
-    ``is_checked``: every byte is read, to compare the checksums of all records.
+    Args:
+        is_checked: read every byte, to compare the checksums of all records.
     """
     with open_regular(path) as file:
         with zipfile.ZipFile(file) as archive:
@@ -251,7 +256,7 @@ def _load(path: Path, *, is_checked: bool) -> dict[str, Any]:
 
 
 def leaves(state: object) -> Iterator[object]:
-    """All that ``state`` holds, at any depth, but dicts, lists and tuples: their keys, too."""
+    """Yield all keys and values in ``state``, at any depth, that are no containers."""
     seen: set[int] = set()
     todo = [state]
     while todo:
@@ -264,7 +269,7 @@ def leaves(state: object) -> Iterator[object]:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether ``value`` is of a type that checkpoints hold, and no larger than its memory."""
+    """Return whether ``value`` is of a type of checkpoints, and no larger than its memory."""
     if not isinstance(value, Tensor):
         return type(value) in (int, float, str, bytes, bool, type(None))
     if type(value) is not Tensor or value.layout is not torch.strided or value.is_quantized:
@@ -275,7 +280,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _remedy(damaged: Path) -> str:
-    """What to do about a damaged checkpoint."""
+    """Return what to do about a damaged checkpoint."""
     run_dir = damaged.parent.parent
     if damaged not in (best := best_path(run_dir), *(known := list_checkpoints(run_dir))):
         return "delete it, and environments start new episodes"
@@ -293,7 +298,7 @@ def _remedy(damaged: Path) -> str:
 
 @contextmanager
 def taking_from(path: Path) -> Iterator[None]:
-    """An error within is one of what the checkpoint at ``path`` holds.
+    """Raise errors within as errors of the content of the checkpoint at ``path``.
 
     Raises:
         DamagedError: there was an error that no message was written for.

@@ -12,9 +12,8 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -39,31 +38,14 @@ def _import_matplotlib() -> None:
 
 _import_matplotlib()
 
-from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.axes import Axes as Axes  # noqa: E402
 from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: E402
-from matplotlib.figure import Figure  # noqa: E402
-from matplotlib.ticker import (  # noqa: E402
-    EngFormatter,
-    LogLocator,
-    MaxNLocator,
-    NullFormatter,
-    StrMethodFormatter,
-)
-
-__all__ = [
-    "COLOURS",
-    "EngFormatter",
-    "Figure",
-    "LogLocator",
-    "MaxNLocator",
-    "NullFormatter",
-    "StrMethodFormatter",
-    "draw_learning_curve",
-    "new_figure",
-    "plain",
-    "style_axes",
-    "to_png",
-]
+from matplotlib.figure import Figure as Figure  # noqa: E402
+from matplotlib.ticker import EngFormatter as EngFormatter  # noqa: E402
+from matplotlib.ticker import LogLocator as LogLocator  # noqa: E402
+from matplotlib.ticker import MaxNLocator as MaxNLocator  # noqa: E402
+from matplotlib.ticker import NullFormatter as NullFormatter  # noqa: E402
+from matplotlib.ticker import StrMethodFormatter as StrMethodFormatter  # noqa: E402
 
 COLOURS = ("#1f6f8b", "#c8553d", "#5b8c3a", "#7b4f9d", "#b8860b", "#3a4f8c", "#a23b72", "#555555")
 _BAND, _INK, _GRID = "#9ecbd6", "#333333", "#e3e3e3"
@@ -106,7 +88,7 @@ def to_png(figure: Figure) -> memoryview:
 
 
 def draw_learning_curve(path: Path, rows: Sequence[Row], title: str, frame_skip: int) -> None:
-    """Writes a PNG of the raw episode return over steps, from rows of metrics.
+    """Write a PNG of the raw episode return over steps, from rows of metrics.
 
     The line is the mean of the last 100 episodes, the band their 10th to 90th percentile; frames
     stand along the top where a step has several. Rows before the first finished episode have no
@@ -122,11 +104,9 @@ def draw_learning_curve(path: Path, rows: Sequence[Row], title: str, frame_skip:
     axes.set_ylabel(f"episode return, raw\n(last {EPISODE_WINDOW} episodes: mean, 10 to 90 %)")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     style_axes(axes)
-    axes.spines["top"].set_visible(frame_skip > 1)
     if frame_skip > 1:
-        to_frames = partial(np.multiply, frame_skip)
-        from_frames = partial(np.multiply, 1 / frame_skip)
-        top = axes.secondary_xaxis("top", functions=(to_frames, from_frames))
+        ways = (lambda steps: steps * frame_skip, lambda frames: frames / frame_skip)
+        top = axes.secondary_xaxis("top", functions=ways)
         top.set_xlabel("frames", color=_INK)
         top.xaxis.set_major_formatter(EngFormatter(sep=""))
     figure.suptitle(plain(title), fontsize=11, color=_INK)
@@ -134,37 +114,19 @@ def draw_learning_curve(path: Path, rows: Sequence[Row], title: str, frame_skip:
 
 
 def _draw_returns(axes: Axes, rows: Sequence[Row]) -> None:
-    """Line, band and last value; or that there is none yet."""
+    """Draw line, band and last value, or say that there is no episode yet."""
+    names = [f"episode_return_raw_{each}" for each in ("mean", "p10", "p90")]
     steps, mean, low, high = (
-        np.array([row[name] for row in rows], np.float64)
-        for name in (
-            "steps",
-            "episode_return_raw_mean",
-            "episode_return_raw_p10",
-            "episode_return_raw_p90",
-        )
+        np.array([row[name] for row in rows], np.float64) for name in ("steps", *names)
     )
     axes.fill_between(steps, low, high, color=_BAND, alpha=0.45, linewidth=0)
     axes.plot(steps, mean, color=COLOURS[0], linewidth=1.8, marker="." if len(rows) < 20 else None)
     finished = np.flatnonzero(np.isfinite(mean))
     if finished.size:
-        last = finished[-1]
-        axes.annotate(
-            f"{mean[last]:.4g}",
-            (steps[last], mean[last]),
-            xytext=(5, 0),
-            textcoords="offset points",
-            color=COLOURS[0],
-            fontweight="bold",
-            va="center",
-        )
+        place, text = (steps[finished[-1]], mean[finished[-1]]), f"{mean[finished[-1]]:.4g}"
+        font: Any = {"color": COLOURS[0], "fontweight": "bold", "va": "center"}
+        axes.annotate(text, place, xytext=(5, 0), textcoords="offset points", **font)
     else:
-        axes.text(
-            0.5,
-            0.5,
-            "no episode has finished yet",
-            transform=axes.transAxes,
-            ha="center",
-            color=_INK,
-        )
+        nothing = "no episode has finished yet"
+        axes.text(0.5, 0.5, nothing, transform=axes.transAxes, ha="center", color=_INK)
     axes.set_xlim(0, float(steps[-1]) * 1.06 if len(rows) else 1.0)

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml  # of OmegaConf
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
+from accel_rl.options import format_value
 from accel_rl.runs.files import read_bytes, write_whole
 from accel_rl.system.functions import first_line
 from accel_rl.system.signing import UntrustedError, is_signed, sign, user_key
@@ -92,6 +93,55 @@ def read_yaml(
                 f"you trust that code, give trust=true"
             )
     return tree
+
+
+def read_option_file(path: Path, *, trust: bool) -> dict[str, Any]:
+    """Return the options in the file that ``config=FILE`` names, by dotted key.
+
+    ``run_dir`` is left out: a run's own ``config.yaml`` names its own directory.
+
+    Raises:
+        UntrustedError: it names code that may not run without ``trust``.
+        ValueError: it cannot be read, holds no options, or says ``resume`` or ``trust``.
+    """
+    if path.is_dir():
+        raise ValueError(f"config={path} is a directory; name a file, as in {path}/config.yaml")
+    tree = read_yaml(path, trust=trust)
+    if not isinstance(tree, DictConfig) or not tree:
+        raise ValueError(
+            f"config={path} holds no options; write them as `key: value`, groups indented, as in "
+            "the config.yaml of a run"
+        )
+    container: Any = OmegaConf.to_container(tree, resolve=False)
+    options: dict[str, Any] = {}
+    for key, value in _flat(container, ""):
+        if key in options:
+            raise ValueError(f"config={path}: {key} is given twice")
+        options[key] = value
+    if options.pop("resume", None) is not None:
+        raise ValueError(
+            f"config={path} says resume, which goes on with a run in its own options; "
+            "use resume=RUN_DIR on the command line, without config"
+        )
+    if options.pop("trust", False) is not False:
+        raise ValueError(
+            f"config={path} says trust, which is for the command line alone; leave it out there"
+        )
+    options.pop("run_dir", None)
+    return options
+
+
+def exact_text(value: Any) -> str:
+    """Return ``value`` as on the command line, with all its digits."""
+    return repr(value) if isinstance(value, float) else format_value(value)
+
+
+def _flat(tree: dict[Any, Any], group: str) -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{group}{name}.")
+        else:
+            yield f"{group}{name}", tuple(value) if isinstance(value, list) else value
 
 
 def is_own(path: Path) -> bool:

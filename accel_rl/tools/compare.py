@@ -21,9 +21,9 @@ from accel_rl.config import TrainConfig
 from accel_rl.options import Kind, list_options
 from accel_rl.presets import find_preset
 from accel_rl.runs.files import whole_lines
-from accel_rl.runs.option_file import exact_text
 from accel_rl.runs.saved import read_config
 from accel_rl.runs.tables import read_rows
+from accel_rl.runs.yaml_file import exact_text
 
 Axis = Literal["steps", "frames", "minutes"]
 Values = NDArray[np.float64]

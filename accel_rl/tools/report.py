@@ -23,9 +23,9 @@ from accel_rl import __version__
 from accel_rl.options import check_settings, list_options
 from accel_rl.runs.figures import COLOURS
 from accel_rl.runs.files import write_whole
-from accel_rl.runs.option_file import exact_text
 from accel_rl.runs.saved import read_config
 from accel_rl.runs.tables import EPISODE_WINDOW, read_rows
+from accel_rl.runs.yaml_file import exact_text
 from accel_rl.system.extras import missing_package
 from accel_rl.tools.compare import Group, NoValueError, format_x, make_groups, read_curve
 from accel_rl.tools.movie import read_pictures, to_webp

@@ -7,7 +7,7 @@ import dataclasses
 import gc
 import logging
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -145,28 +145,20 @@ def train(
                         run.iterate()
                         run.finish()
                 except Exception as error:
-                    if not _is_stopped_whole(run, error):
-                        _salvage(run, error)
+                    if not _salvage(run, error):
                         raise
-                    run.records.finish(run.records.steps, alone=True)
-                    run.records.save(None)
             return _result(run, progress)
 
 
 def _close(
     run: Run, kind: type[BaseException] | None, error: BaseException | None, _: object
 ) -> None:
-    """End a run's simulators and threads, whatever has become of it."""
     run.close(waits=not _is_stuck(error, run.team))
 
 
 @contextlib.contextmanager
 def _logging(run: Run, run_dir: Path, handler: logging.Handler) -> Iterator[None]:
-    """Within there is a log; an error is one message, with its details in the log.
-
-    Raises:
-        RunError: in place of the error.
-    """
+    """Keep a log, and raise an error within as a `RunError`, with its details in the log."""
     ranks = run.team.ranks
     log = run_dir / ("train.log" if ranks.is_first else f"train_learner_{ranks.rank}.log")
     try:
@@ -183,16 +175,8 @@ def _logging(run: Run, run_dir: Path, handler: logging.Handler) -> Iterator[None
         raise RunError(_explain(error, run.config)) from error
 
 
-def _is_stopped_whole(run: Run, error: Exception) -> bool:
-    """Whether a signal for a whole group of processes has stopped the workers, too.
-
-    Then the run ends without the workers, as if they had not failed.
-    """
-    return run.stop.received is not None and isinstance(error, SamplerError)
-
-
 def _begin_records(run: Run, progress: Progress, saved: Mapping[str, Any] | None) -> None:
-    """The resolved config in the run's directory, and the first lines that people read."""
+    """Write the resolved config, and say the first lines."""
     if run.team.ranks.is_first:
         write_config(run.config, run.run_dir / "config.yaml")
         for text in first_lines(run, saved):
@@ -348,9 +332,9 @@ def _build(config: TrainConfig, saved: Mapping[str, Any] | None, team: Team) -> 
 
 
 def _is_stuck(error: BaseException | None, team: Team) -> bool:
-    """Whether the device may wait for ever, in an all-reduce with a learner that is gone.
+    """Return whether the device may wait for ever, in an all-reduce with a learner that is gone.
 
-    Whoever then asks it for anything waits with it, and nobody could tell what has happened.
+    A call of the device would then wait, too.
     """
     causes = (error, error.__cause__ if error is not None else None)
     is_stuck = team.uses_nccl and any(isinstance(each, TeamError) for each in causes)
@@ -359,29 +343,34 @@ def _is_stuck(error: BaseException | None, team: Team) -> bool:
     return is_stuck
 
 
-def _salvage(run: Run, error: Exception) -> None:
-    """Save what was learned before ``error``, which is raised whatever fails here."""
+def _salvage(run: Run, error: Exception) -> bool:
+    """Save what was learned before ``error``, whatever fails here.
+
+    Return whether the run has ended in order: a signal for a whole group of processes has stopped
+    the workers, too.
+    """
     records = run.records
+    if run.stop.received is not None and isinstance(error, SamplerError):
+        records.finish(records.steps, alone=True)
+        records.save(None)
+        return True
     if not run.team.ranks.is_first or _is_stuck(error, run.team):
-        return
-    errors = [error, _attempt(partial(records.write_last_row, alone=True))]
-    # Diverged, there is nothing left worth keeping; in the middle of an update, no one state.
-    if not (any(isinstance(each, FloatingPointError) for each in errors) or records.is_learning):
-        _attempt(partial(records.save, None))
-
-
-def _attempt(write: Callable[[], object]) -> Exception | None:
-    """Writes something; what that failed with, if it did, is for the log."""
-    try:
-        write()
-    except Exception as error:
-        _LOGGER.info("not saved after the failure\n%s", format_exc())
-        return error
-    return None
+        return False
+    has_diverged = isinstance(error, FloatingPointError)
+    for write in (partial(records.write_last_row, alone=True), partial(records.save, None)):
+        # Diverged, there is nothing left worth keeping; in the middle of an update, no one state.
+        if write.func == records.save and (has_diverged or records.is_learning):
+            break
+        try:
+            write()
+        except Exception as another:
+            has_diverged |= isinstance(another, FloatingPointError)
+            _LOGGER.info("not saved after the failure\n%s", format_exc())
+    return False
 
 
 def _blame(team: Team) -> str:
-    """Which learners have failed, as far as can be told."""
+    """Return which learners have failed, as far as is known."""
     lost, silent = team.find_failed()
     texts = [f"; learner {rank} has ended" for rank in lost]
     return "".join(texts or [f"; learner {rank} does not answer" for rank in silent])

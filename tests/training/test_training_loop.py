@@ -242,8 +242,8 @@ def test_diverged_learning_ends_the_run_and_names_the_metric(tmp_path) -> None:
 
 
 def salvaged(records: TapedRecords, error: Exception) -> Tape:
-    run: Any = SimpleNamespace(records=records, team=ALONE)
-    _salvage(run, error)
+    run: Any = SimpleNamespace(records=records, team=ALONE, stop=StopRequest())
+    assert not _salvage(run, error)
     records.close()
     return records.tape
 

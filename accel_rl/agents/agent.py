@@ -57,6 +57,22 @@ class Agent:
         """
         raise NotImplementedError
 
+    def choose(self, outputs: Tensor, noise: Tensor, env_slice: slice, mask: Any = None) -> Any:
+        """Choose actions from what the network computed. Override it to explore in another way.
+
+        Evaluations and `greedy` agents act by the agent's own class, not by a subclass.
+
+        Args:
+            outputs: ``[N, ...]``, which numbers is said by each class.
+            noise: random numbers, see `act`.
+            env_slice: the environments, as columns of the rollout.
+            mask: the action mask. None allows everything.
+
+        Returns:
+            Actions ``[N, ...]``.
+        """
+        raise NotImplementedError
+
     def greedy(self) -> Agent:
         """Return an agent with the same network that always takes its best action."""
         raise NotImplementedError

@@ -63,7 +63,7 @@ class BoundedAgent(Agent):
             for kind in zip(*map(_numbers, leaves), strict=True)
         )
         self.num_actions = self.num_noise = len(self._low)
-        self._choose = self._greedily if is_greedy else self._by_noise
+        self._is_greedy = is_greedy
 
     @torch.inference_mode()
     def act(
@@ -73,18 +73,19 @@ class BoundedAgent(Agent):
 
         ``observation``: ``[N, ...]``. ``noise``: ``[N, D]`` in [0, 1), or ``[N]`` if ``D`` is 1.
         """
+        return self.scaled(self.choose(flat(observation), noise, env_slice))
+
+    def choose(self, outputs: Tensor, noise: Tensor, env_slice: slice, mask: Any = None) -> Tensor:
+        """Choose numbers between -1 and 1, ``[N, D]``, see `Agent.choose`.
+
+        ``outputs``: observations ``[N, size]``, all leaves side by side. ``mask``: None.
+        """
         if self.is_random:
-            unit = 2 * noise.view(-1, self.num_actions) - 1
-        else:
-            unit = self._choose(self.model, flat(observation), noise)
-        return self.scaled(unit)
-
-    def _by_noise(self, model: Any, observation: Tensor, noise: Tensor) -> Tensor:
+            return 2 * noise.view(-1, self.num_actions) - 1
+        if self._is_greedy:
+            return self.decide(self.model, outputs)
         normal = standard_normal(noise, self.num_actions)
-        return self._explore(model, observation, normal.to(observation.dtype))
-
-    def _greedily(self, model: Any, observation: Tensor, noise: Tensor) -> Tensor:
-        return self.decide(model, observation)
+        return self._explore(self.model, outputs, normal.to(outputs.dtype))
 
     def scaled(self, unit: Tensor) -> Any:
         """Return actions ``[N, *shape]`` of numbers between -1 and 1, ``[N, D]``."""

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from accel_rl.agents.masks import masked
-from accel_rl.spaces import Leaf, Space, describe
+from accel_rl.spaces import ACTION_MASK, Leaf, Space, describe, without_mask
 
 _MOST_VALUES = 100_000
 """numbers that a policy may give for one action"""
@@ -335,3 +334,19 @@ def standard_normal(noise: Tensor, num: int) -> Tensor:
     uniform = noise.view(-1, num).clamp(2.0**-54, 1 - 2.0**-53)
     normal: Tensor = torch.special.ndtri(uniform)
     return normal
+
+
+def split_mask(observation: Any) -> tuple[Any, Tensor | None]:
+    """Return what a network gets (`without_mask`), and the action mask, ``[N, A]``, or None."""
+    mask = observation.get(ACTION_MASK) if isinstance(observation, Mapping) else None
+    return without_mask(observation), mask
+
+
+def masked(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Return ``scores`` ``[N, A]`` with the lowest number where ``mask`` is 0.
+
+    It is finite, so that a probability of 0 times its logarithm is 0, in an entropy for example.
+    """
+    if mask is None:
+        return scores
+    return scores.masked_fill(mask == 0, torch.finfo(scores.dtype).min)

@@ -11,8 +11,14 @@ from torch import Tensor, nn
 
 from accel_rl.agents.agent import Agent
 from accel_rl.agents.bounded import BoundedAgent
-from accel_rl.agents.distributions import Categorical, Distribution, Factored, Gaussian
-from accel_rl.agents.masks import masked, split_mask
+from accel_rl.agents.distributions import (
+    Categorical,
+    Distribution,
+    Factored,
+    Gaussian,
+    masked,
+    split_mask,
+)
 from accel_rl.agents.policy import PolicyAgent
 from accel_rl.agents.q import QAgent
 from accel_rl.models.memory import joined_size, joined_state, one_step, split_state

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents.agent import Agent
-from accel_rl.agents.distributions import CATEGORICAL, Distribution, Drawn
-from accel_rl.agents.masks import split_mask
+from accel_rl.agents.distributions import CATEGORICAL, Distribution, Drawn, split_mask
 from accel_rl.graphs import Graphs
 from accel_rl.models import PolicyValue, Sequences
 from accel_rl.models.memory import run
@@ -42,31 +41,43 @@ class PolicyAgent(Agent):
         self.num_noise = distribution.num_noise
         if next(distribution.parameters(), None) is not None:
             model.action_distribution = distribution  # its deviations learn with the network
-        self._choose = _most_probable if is_greedy else _choose
+        self._is_greedy = is_greedy
 
     @torch.inference_mode()
     def act(
         self, observation: Any, noise: Tensor, env_slice: slice, memory: Sequences | None = None
     ) -> Any:
         """Choose actions, see `Agent.act`. A greedy agent uses no random numbers."""
-        if self.normalizer is not None:
-            observation = self.normalizer(observation)
-        action, after = self._choose(self.model, self.distribution, observation, noise, memory)
+        outputs, _, mask, after = self._run(observation, memory)
+        action = self.choose(outputs, noise, env_slice, mask)
         return action if memory is None else (action, after)
 
     @torch.inference_mode()
     def act_with_log_prob(
         self, observation: Any, noise: Tensor, env_slice: slice, memory: Sequences | None = None
     ) -> Any:
-        """Draw actions like `act` of an agent that is not greedy.
+        """Choose actions like `act`.
 
         Returns:
             `Drawn`, where `act` gives actions.
         """
-        if self.normalizer is not None:
-            observation = self.normalizer(observation)
-        *drawn, after = _draw(self.model, self.distribution, observation, noise, memory)
-        return Drawn(*drawn) if memory is None else (Drawn(*drawn), after)
+        outputs, value, mask, after = self._run(observation, memory)
+        action = self.choose(outputs, noise, env_slice, mask)
+        drawn = Drawn(action, self.distribution.log_prob(outputs, action), value)
+        return drawn if memory is None else (drawn, after)
+
+    def choose(self, outputs: Tensor, noise: Tensor, env_slice: slice, mask: Any = None) -> Any:
+        """Choose actions, see `Agent.choose`. Log-probabilities are those of `distribution`.
+
+        Args:
+            outputs: masked outputs of the network, ``[N, P]``.
+            noise: random numbers, see `act`.
+            env_slice: the environments, as columns of the rollout.
+            mask: the action mask. None allows everything.
+        """
+        if self._is_greedy:
+            return self.distribution.mode(outputs)
+        return self.distribution.draw(outputs, noise, mask)
 
     def greedy(self) -> PolicyAgent:
         """Return an agent with the same network that always takes the most probable action."""
@@ -86,48 +97,16 @@ class PolicyAgent(Agent):
         Returns:
             Masked outputs ``[N, P]``, and values ``[N]``.
         """
-        outputs, value, _, _ = _masked(self.model, self.distribution, observation, sequences)
-        return PolicyValue(outputs, value)
+        observation, mask = split_mask(observation)
+        (outputs, value), _ = run(self.model, observation, sequences)
+        return PolicyValue(self.distribution.mask(outputs, mask), value)
 
-
-def _masked(
-    model: Any, distribution: Distribution, observation: Any, memory: Sequences | None
-) -> tuple[Tensor, Tensor, Any, Tensor | None]:
-    """Return masked outputs, values, the mask, and the recurrent state."""
-    observation, mask = split_mask(observation)
-    (outputs, value), after = run(model, observation, memory)
-    return distribution.mask(outputs, mask), value, mask, after
-
-
-def _choose(
-    model: Any,
-    distribution: Distribution,
-    observation: Any,
-    noise: Tensor,
-    memory: Sequences | None,
-) -> tuple[Any, Tensor | None]:
-    outputs, _, mask, after = _masked(model, distribution, observation, memory)
-    return distribution.draw(outputs, noise, mask), after
-
-
-def _draw(
-    model: Any,
-    distribution: Distribution,
-    observation: Any,
-    noise: Tensor,
-    memory: Sequences | None,
-) -> tuple[Any, Tensor, Tensor, Tensor | None]:
-    outputs, value, mask, after = _masked(model, distribution, observation, memory)
-    action = distribution.draw(outputs, noise, mask)
-    return action, distribution.log_prob(outputs, action), value, after
-
-
-def _most_probable(
-    model: Any,
-    distribution: Distribution,
-    observation: Any,
-    noise: Tensor,
-    memory: Sequences | None,
-) -> tuple[Any, Tensor | None]:
-    outputs, _, _, after = _masked(model, distribution, observation, memory)
-    return distribution.mode(outputs), after
+    def _run(
+        self, observation: Any, memory: Sequences | None
+    ) -> tuple[Tensor, Tensor, Any, Tensor | None]:
+        """Return masked outputs, values, the mask, and the recurrent state."""
+        if self.normalizer is not None:
+            observation = self.normalizer(observation)
+        observation, mask = split_mask(observation)
+        (outputs, value), after = run(self.model, observation, memory)
+        return self.distribution.mask(outputs, mask), value, mask, after

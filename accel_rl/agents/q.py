@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents.agent import Agent
-from accel_rl.agents.masks import masked, split_mask
+from accel_rl.agents.distributions import masked, split_mask
 from accel_rl.graphs import Graphs
 from accel_rl.models import Sequences
 from accel_rl.models.memory import run
@@ -38,16 +38,30 @@ class QAgent(Agent):
         self.support = support
         self.epsilon = epsilon
         self.graphs = graphs
-        self._choose = _choose
 
     @torch.inference_mode()
     def act(
         self, observation: Any, noise: Tensor, env_slice: slice, memory: Sequences | None = None
     ) -> Any:
         """Choose actions, see `Agent.act`."""
-        epsilon = self.epsilon[env_slice] if len(self.epsilon) > 1 else self.epsilon
-        action, after = self._choose(self, observation, noise, epsilon, memory)
+        observation, mask = split_mask(observation)
+        output, after = run(self.model, observation, memory)
+        action = self.choose(self.q_values(output), noise, env_slice, mask)
         return action if memory is None else (action, after)
+
+    def choose(
+        self, outputs: Tensor, noise: Tensor, env_slice: slice, mask: Tensor | None = None
+    ) -> Tensor:
+        """Choose actions by `epsilon_greedy`, see `Agent.choose`.
+
+        Args:
+            outputs: values of the actions, ``[N, A]``.
+            noise: random numbers, see `act`.
+            env_slice: the environments, as columns of the rollout.
+            mask: the action mask, ``[N, A]``. None allows everything.
+        """
+        epsilon = self.epsilon[env_slice] if len(self.epsilon) > 1 else self.epsilon
+        return epsilon_greedy(outputs, noise, epsilon, mask)
 
     def q_values(self, output: Tensor) -> Tensor:
         """Return the values of all actions.
@@ -74,14 +88,6 @@ class QAgent(Agent):
     def greedy(self) -> QAgent:
         """Return an agent with the same network that always takes the action of largest value."""
         return self.evaluating(0.0)
-
-
-def _choose(
-    agent: QAgent, observation: Any, noise: Tensor, epsilon: Tensor, memory: Sequences | None
-) -> tuple[Tensor, Tensor | None]:
-    observation, mask = split_mask(observation)
-    output, after = run(agent.model, observation, memory)
-    return epsilon_greedy(agent.q_values(output), noise, epsilon, mask), after
 
 
 def epsilon_greedy(

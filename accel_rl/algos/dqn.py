@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents import Agent, QAgent, RolloutTensors
-from accel_rl.agents.masks import masked
+from accel_rl.agents.distributions import masked
 from accel_rl.algos.learner_config import name_of, require
 from accel_rl.algos.q_learning import (
     QLoss,

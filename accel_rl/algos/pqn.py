@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents import Agent, QAgent, RolloutTensors
-from accel_rl.agents.masks import split_mask
+from accel_rl.agents.distributions import split_mask
 from accel_rl.algos.learner_config import name_of, require
 from accel_rl.algos.minibatches import MinibatchConfig, Minibatches, all_steps, rows_of
 from accel_rl.algos.q_learning import (

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents import QAgent
-from accel_rl.agents.masks import masked
+from accel_rl.agents.distributions import masked
 from accel_rl.algos.task import NetworkSpec
 from accel_rl.models import QHead, Sequences, make_model
 from accel_rl.models.memory import run

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents import QAgent
-from accel_rl.agents.masks import masked, split_mask
+from accel_rl.agents.distributions import masked, split_mask
 from accel_rl.algos.q_learning import (
     QLoss,
     best_actions,

@@ -1,12 +1,14 @@
-"""Drawing actions by inverse CDF."""
+"""Drawing actions, and exploration of the user's own."""
+
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from accel_rl.agents import PolicyAgent, sample_categorical
-from accel_rl.agents.masks import masked
-from accel_rl.models import make_model
+from accel_rl.agents import PolicyAgent, QAgent, sample_categorical
+from accel_rl.agents.distributions import masked
+from accel_rl.models import QHead, make_model
 from accel_rl.spaces import Leaf
 
 pytestmark = pytest.mark.numeric
@@ -70,3 +72,40 @@ def test_act_depends_on_each_row_alone() -> None:
         for i in range(8)
     ]
     assert together.tolist() == alone
+
+
+class Boltzmann(QAgent):
+    """Draws from a softmax over values."""
+
+    def choose(
+        self, outputs: torch.Tensor, noise: torch.Tensor, env_slice: slice, mask: Any = None
+    ) -> torch.Tensor:
+        return sample_categorical(outputs, noise, mask)
+
+
+class Timid(PolicyAgent):
+    """Halves its logits."""
+
+    def choose(
+        self, outputs: torch.Tensor, noise: torch.Tensor, env_slice: slice, mask: Any = None
+    ) -> torch.Tensor:
+        return super().choose(outputs / 2, noise, env_slice, mask)
+
+
+@pytest.mark.parametrize("kind", ["q", "policy"])
+def test_subclass_explores_as_it_chooses_and_is_greedy_as_before(kind: str) -> None:
+    N, weights = 20_000, torch.tensor([0.0, 2.0, 1.0])
+    observation, noise = torch.zeros(N, 3), (torch.arange(N).double() + 0.5) / N
+    agent: Any
+    if kind == "q":
+        head: Any = QHead(3)
+        model = make_model("mlp", Leaf((3,), np.dtype(np.float32)), head)
+        model.advantage[-1].bias.data, scale = weights.clone(), 1
+        agent = Boltzmann(model, None, torch.zeros(1))
+    else:
+        model = make_model("mlp", Leaf((3,), np.dtype(np.float32)), 3)
+        model.policy[-1].bias.data, scale = weights.clone(), 2
+        agent = Timid(model)
+    share = torch.bincount(agent.act(observation, noise, slice(0, N)), minlength=3) / N
+    torch.testing.assert_close(share, (weights / scale).softmax(0), atol=1e-3, rtol=0)
+    assert (agent.greedy().act(observation, noise, slice(0, N)) == 1).all()

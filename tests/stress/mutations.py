@@ -179,8 +179,8 @@ ppo_value_clip_min algos/ppo.py algos/test_algos_ppo.py
 + error = torch.minimum(error,
 
 kept_value_is_not_of_the_step agents/policy.py samplers/test_action_server.py
-- return action, distribution.log_prob(outputs, action), value, after
-+ return action, distribution.log_prob(outputs, action), value.flip(0), after
+- drawn = Drawn(action, self.distribution.log_prob(outputs, action), value)
++ drawn = Drawn(action, self.distribution.log_prob(outputs, action), value.flip(0))
 
 a2c_value_grad_flipped algos/a2c.py algos/test_algos_a2c_loss.py
 - value_loss = weight * (return_
@@ -312,7 +312,7 @@ normalizer_limit agents/normalizer.py algos/test_normalization.py
 - .clamp_(-LIMIT, LIMIT)
 + .clone()
 
-mask_skipped agents/masks.py algos/test_algos_dqn.py algos/test_masked_learners.py
+mask_skipped agents/distributions.py algos/test_algos_dqn.py algos/test_masked_learners.py
 - masked_fill(mask == 0,
 + masked_fill(mask != mask,
 

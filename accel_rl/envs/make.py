@@ -23,7 +23,7 @@ from accel_rl.envs.minatar import PREFIX as MINATAR
 from accel_rl.envs.minatar import MinAtarEnv, check_game
 from accel_rl.spaces import ACTION_MASK, random_values, zeros
 from accel_rl.system.extras import how_to_install
-from accel_rl.system.functions import FAILURES, find_function, import_module
+from accel_rl.system.functions import FAILURES, find_function, import_module, suggest_function
 from accel_rl.system.process_settings import all_settings, directory, taking_back
 
 # Emulator, OpenCV and Gymnasium are imported in the functions that need them: they take 0.5 s.
@@ -290,6 +290,8 @@ def gymnasium_spec(env: str) -> Any:
     try:
         spec = gymnasium.spec(env_id)
     except (gymnasium.error.Error, ImportError) as error:
+        if here := suggest_function("env", env):
+            raise ValueError(f"env={env} is no environment; {here}") from error
         games, how_to_install_them = _atari_games()
         close = close_names(env_id, ["catch", *games, *gymnasium.registry])
         raise ValueError(

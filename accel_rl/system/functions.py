@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import os
@@ -24,6 +25,7 @@ class ExitError(RuntimeError):
 
 
 _DUMPED = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
+_MOST_NAMES = 8  # of a module, in a message
 _FOLDERS = frozenset("/\\")
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _STANDARD = f"{sysconfig.get_path('stdlib')}{os.sep}"
@@ -47,11 +49,33 @@ def find_function(option: str, path: str) -> Callable[..., Any]:
     function = getattr(module, function_name, None)
     if not callable(function):
         where = getattr(module, "__file__", None) or "built in"  # one of the same name comes first
+        own = [name for name, each in vars(module).items() if _is_own(each, module_name)]
+        has = f"; it has {', '.join(own[:_MOST_NAMES])}" if own else ""
         raise ValueError(
-            f"{option}={path}: the module {module_name} ({where}) has no function {function_name}"
+            f"{option}={path}: the module {module_name} ({where}) has no function "
+            f"{function_name}{has}"
         )
     found: Callable[..., Any] = function
     return found
+
+
+def suggest_function(option: str, name: str) -> str:
+    """Return what to write if ``name`` is a module in the current directory, else an empty text.
+
+    Nothing of the module runs.
+
+    Args:
+        option: the option that was given.
+        name: its value, which names no function.
+    """
+    try:
+        tree = ast.parse(Path(f"{name.removesuffix('.py')}.py").read_text())
+    except (OSError, ValueError, SyntaxError):
+        return ""
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    names = [each.name for each in tree.body if isinstance(each, kinds)]
+    ways = [f"{option}={name.removesuffix('.py')}:{each}" for each in names if each[0] != "_"]
+    return f"{name.removesuffix('.py')}.py is here: use {' or '.join(ways[:3])}" if ways else ""
 
 
 def import_module(name: str, option: str, value: str) -> ModuleType:
@@ -119,6 +143,11 @@ def place_in_dump(text: str) -> str:
     """Return `place_of` for a stack written by `faulthandler`, whose last call comes first."""
     frames = [(file, int(line), name) for file, line, name in _DUMPED.findall(text)]
     return _last_place(frames[::-1], libraries=True)
+
+
+def _is_own(value: object, module: str) -> bool:
+    name = getattr(value, "__name__", "_")
+    return callable(value) and getattr(value, "__module__", "") == module and name[0] != "_"
 
 
 def _last_place(frames: Sequence[tuple[str, int | None, str]], libraries: bool) -> str:

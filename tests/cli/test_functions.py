@@ -5,19 +5,48 @@ import os
 import re
 import runpy
 import sys
+from collections.abc import Iterator
 
 import pytest
 
+from accel_rl.envs import make_env_factory
 from accel_rl.system import functions
 from accel_rl.system.functions import ExitError, find_function, place_of, refusing_exit
 
+NO_SUCH_FUNCTION = {
+    "json:Net": f"({json.__file__}) has no function Net; it has dump, dumps, ",
+    "sys:Net": "(built in) has no function Net",
+    "reach_env:mke": "has no function mke; it has Reach, make",
+}
 
-@pytest.mark.parametrize(("path", "file"), [("json:Net", json.__file__), ("sys:Net", "built in")])
-def test_module_without_the_function_is_told_with_its_file(path: str, file: str) -> None:
-    name = path.partition(":")[0]
-    with pytest.raises(ValueError) as info:
+
+@pytest.mark.parametrize(("path", "said"), NO_SUCH_FUNCTION.items())
+def test_module_without_the_function_is_told_with_its_file_and_functions(
+    path: str, said: str, reach_env: None
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
         find_function("model", path)
-    assert str(info.value) == f"model={path}: the module {name} ({file}) has no function Net"
+
+
+@pytest.fixture
+def reach_env(tmp_path, monkeypatch) -> Iterator[None]:
+    """A module in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    text = "from json import loads\nclass Reach: ...\ndef make(): ...\ndef _own(): ...\n"
+    (tmp_path / "reach_env.py").write_text(text)
+    yield
+    sys.modules.pop("reach_env", None)
+
+
+@pytest.mark.parametrize("env", ["reach_env", "reach_env.py"])
+def test_module_in_the_place_of_its_function_is_answered_with_the_function(
+    env: str, reach_env: None
+) -> None:
+    said = "reach_env.py is here: use env=reach_env:Reach or env=reach_env:make"
+    with pytest.raises(ValueError, match=re.escape(f"env={env} is no environment; {said}")):
+        make_env_factory(env)
+    assert "reach_env" not in sys.modules
 
 
 @pytest.mark.parametrize(

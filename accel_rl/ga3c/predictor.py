@@ -82,12 +82,8 @@ def act(
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """Return actions ``[n]``, values ``[n + m]``, probabilities ``[n]``, and states after actions.
 
-    Args:
-        agent: Whose network acts.
-        tells_probability: Whether probabilities are wanted.
-        observation: ``[n + m, ...]``.
-        noise: ``[n]`` float64 in [0, 1).
-        state: ``[n + m, S]``, what is remembered, if the agent does.
+    ``observation`` is ``[n + m, ...]``, ``noise`` ``[n]`` in [0, 1), and ``state`` ``[n + m, S]``
+    for an agent with a memory.
     """
     n = len(noise)
     memory = None if state is None else one_step(*split_state(agent.model, state))

@@ -59,22 +59,16 @@ class Segment(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """Environments that wait for an action, and the ends of their segments.
+    """``n`` environments that wait for an action, of which ``m`` were truncated.
 
-    Attributes:
-        columns: The environments.
-        row: Rows of their last steps.
-        is_closing: Whether the segment ends here.
-        final: Indices into ``columns`` of the environments that were truncated. The value behind
-            their segments is the value of their final observation.
-        final_slot: Its slot in `Rollout.final_observation`.
+    The value behind a truncated segment is the value of its final observation.
     """
 
-    columns: Columns  # [n]
-    row: NDArray[np.int64]  # [n]
-    is_closing: NDArray[np.bool_]  # [n]
-    final: NDArray[np.int64]  # [m]
-    final_slot: NDArray[np.int64]  # [m]
+    columns: Columns  # [n], the environments
+    row: NDArray[np.int64]  # [n], rows of their last steps
+    is_closing: NDArray[np.bool_]  # [n], whether the segment ends here
+    final: NDArray[np.int64]  # [m], indices into ``columns`` of those that were truncated
+    final_slot: NDArray[np.int64]  # [m], their slots in `Rollout.final_observation`
 
 
 class Segments:
@@ -266,18 +260,14 @@ class Segments:
 
 
 def _n_step_returns(
-    reward: NDArray[np.float32],
-    is_inside: NDArray[np.bool_],
-    behind: NDArray[np.float32],
+    reward: NDArray[np.float32],  # [horizon, K]
+    is_inside: NDArray[np.bool_],  # [horizon, K]
+    behind: NDArray[np.float32],  # [K]
     gamma: np.float32,
 ) -> NDArray[np.float32]:
-    """Return discounted sums of rewards and the value ``behind`` them, ``[horizon, K]``.
+    """Return discounted sums of rewards and of the values ``behind`` segments, ``[horizon, K]``.
 
-    Args:
-        reward: ``[horizon, K]``.
-        is_inside: ``[horizon, K]``, which steps are in their segment; the others have no effect.
-        behind: ``[K]``, of what follows each segment.
-        gamma: Discount of each step.
+    Steps that are not ``is_inside`` their segment have no effect.
     """
     return_, following = np.empty_like(reward), behind
     for t in reversed(range(len(reward))):

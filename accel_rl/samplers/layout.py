@@ -35,15 +35,7 @@ def count_workers(
 
     ``num_workers`` and ``num_envs`` do not count. Arguments and errors are those of `plan_workers`.
     """
-    plan = plan_cores(
-        workers_per_core=_workers_per_core(config),
-        cores_per_worker=config.cores_per_worker,
-        drives_gpu=drives_gpu,
-        cpus=cpus,
-        machine=machine,
-        **seat._asdict(),
-    )
-    return len(plan.worker_cpus)
+    return len(_plan(config, None, cpus, drives_gpu, seat, machine).worker_cpus)
 
 
 def plan_workers(
@@ -76,9 +68,20 @@ def plan_workers(
             f"and one_group_per_worker={format_value(config.one_group_per_worker)} it must be a "
             f"multiple of {multiple} and at most {most}: use fewer workers or more environments"
         )
+    return _plan(config, num_workers, cpus, drives_gpu, seat, machine)
+
+
+def _plan(
+    config: SamplerConfig,
+    num_workers: int | None,
+    cpus: list[int] | None,
+    drives_gpu: bool,
+    seat: Seat,
+    machine: Machine | None,
+) -> CorePlan:
     return plan_cores(
         num_workers=num_workers,
-        workers_per_core=multiple,
+        workers_per_core=_workers_per_core(config),
         cores_per_worker=config.cores_per_worker,
         drives_gpu=drives_gpu,
         cpus=cpus,
@@ -138,12 +141,6 @@ def assign_columns(config: SamplerConfig, num_workers: int) -> list[EnvSlice]:
             worker = i * G + g if config.one_group_per_worker else i
             found.append(EnvSlice(worker, g, range(bounds[i], bounds[i + 1])))
     return sorted(found)
-
-
-def assign_agents(num_agents: int, envs_per_agent: int) -> list[EnvSlice]:
-    """Return who steps which columns, where each worker has the group of its own number."""
-    n = envs_per_agent
-    return [EnvSlice(a, a, range(a * n, (a + 1) * n)) for a in range(num_agents)]
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from accel_rl.envs import (
     make_env_factory,
     probe_spec,
 )
-from accel_rl.envs.gymnasium_env import GymnasiumEnv
 from accel_rl.envs.make import probe_observations, warn_once
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SerialSampler
 from accel_rl.spaces import Leaf, discrete
@@ -176,27 +175,21 @@ class Steps:
 
     def close(self) -> None:
         self.is_closed = True
+        if self._fails_in == "close":
+            raise OSError("no handle")
 
 
 @pytest.mark.parametrize(
-    ("make", "expected"),
+    ("options", "expected"),
     [
-        (lambda: Steps(), [[1, 0], [1, 1]]),
-        (lambda: Steps(num_still=3), [[1, 0], [1, 1]]),
-        (lambda: Steps(num_still=1000), [[1, 0], [1, 0]]),
-        (lambda: Steps(fails_in="step"), [[1, 0], [1, 0]]),
+        ({}, [[1, 0], [1, 1]]),
+        ({"num_still": 3}, [[1, 0], [1, 1]]),
+        ({"num_still": 1000}, [[1, 0], [1, 0]]),
+        ({"fails_in": "step"}, [[1, 0], [1, 0]]),  # the action is not allowed
     ],
-    ids=["first step", "later step", "none", "action not allowed"],
 )
-def test_observations_to_look_at_are_two_that_differ_if_few_steps_show_any(make, expected) -> None:
-    made = []
-
-    def factory() -> Steps:
-        made.append(make())
-        return made[-1]
-
-    assert probe_observations(factory).tolist() == expected
-    assert [each.is_closed for each in made] == [True]
+def test_observations_to_look_at_are_two_that_differ_if_few_steps_show_any(options, expected):
+    assert probe_observations(partial(Steps, **options)).tolist() == expected
 
 
 # ---- the two small environments ------------------------------------------------------------------
@@ -265,42 +258,32 @@ def test_module_of_an_id_is_imported_in_workers_too(tmp_path: Path, monkeypatch)
 # ---- environments that are made to be looked at --------------------------------------------------
 
 
-class Troubled(Steps):
-    """Notes whether it was closed; ``trouble``: what it does when it is looked at."""
+def noted(made: list[Steps], **options: Any) -> Any:
+    """A factory that keeps what it has made."""
 
-    closed: list[str] = []  # noqa: RUF012  # of all together
+    def make_steps() -> Steps:
+        made.append(Steps(**options))
+        return made[-1]
 
-    def __init__(self, trouble: str) -> None:
-        super().__init__(fails_in="reset" if trouble == "fails in reset" else "")
-        self.trouble = trouble
-
-    def close(self) -> None:
-        self.closed.append(self.trouble)
-        if self.trouble == "fails in close":
-            del self.handle  # type: ignore[attr-defined]  # which the first reset makes
+    return make_steps
 
 
-@pytest.fixture
-def closed(monkeypatch) -> list[str]:
-    """What was closed."""
-    monkeypatch.setattr(Troubled, "closed", [])
-    warn_once.cache_clear()
-    return Troubled.closed
-
-
-def test_environment_that_fails_when_it_is_looked_at_is_named_and_closed(closed) -> None:
+def test_environment_that_fails_when_it_is_looked_at_is_named_and_closed() -> None:
+    made: list[Steps] = []
     said = "environment steps failed in its first reset: OSError: no level"
     with pytest.raises(EnvError, match=said):
-        probe_observations(partial(Troubled, "fails in reset"))
-    assert closed == ["fails in reset"]
+        probe_observations(noted(made, fails_in="reset"))
+    assert [each.is_closed for each in made] == [True]
 
 
-def test_close_that_goes_wrong_is_a_warning_that_names_the_environment(closed, caplog) -> None:
-    assert probe_spec(partial(Troubled, "fails in close")) is Steps.spec
-    assert len(probe_observations(partial(Troubled, "fails in close"))) == 2
-    assert closed == ["fails in close"] * 2
+def test_close_that_goes_wrong_is_a_warning_that_names_the_environment(caplog) -> None:
+    warn_once.cache_clear()
+    made: list[Steps] = []
+    factory = noted(made, fails_in="close")
+    assert probe_spec(factory) is Steps.spec and len(probe_observations(factory)) == 2
+    assert [each.is_closed for each in made] == [True, True]
     (record,) = caplog.records  # said once
-    assert "environment Troubled" in record.message and "close" in record.message
+    assert "make_steps" in record.message and "close" in record.message
 
 
 @pytest.mark.parametrize("kind", [ParallelSampler, SerialSampler, VectorEnv])
@@ -324,24 +307,10 @@ class NotedCartPole(CartPoleEnv):
         super().close()
 
 
-class Writing(NotedCartPole):
-    def __init__(self) -> None:
-        super().__init__()
-        self.action_space = gymnasium.spaces.Text(3)  # type: ignore[assignment]
-
-
-@pytest.mark.parametrize(
-    "factory",
-    [
-        NotedCartPole,  # no `Environment`
-        make_env_factory(Writing),
-        make_env_factory(lambda: GymnasiumEnv(Writing, "writing")),
-        make_env_factory(NotedCartPole, info_keys=["a", "a"]),
-    ],
-    ids=["bare", "spaces", "spaces of our own", "keys"],
-)
-def test_environment_that_is_refused_is_closed(factory: Any, monkeypatch) -> None:
+@pytest.mark.parametrize("keys", [None, ["a", "a"]])
+def test_environment_that_is_refused_is_closed(keys: Any, monkeypatch) -> None:
+    """It is no `Environment`, or its keys are wrong."""
     monkeypatch.setattr(NotedCartPole, "closed", [])
     with pytest.raises(EnvError):
-        probe_spec(factory)
+        probe_spec(make_env_factory(NotedCartPole, info_keys=keys) if keys else NotedCartPole)
     assert NotedCartPole.closed == [True]

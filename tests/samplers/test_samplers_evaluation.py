@@ -4,14 +4,15 @@ import functools
 
 import numpy as np
 import pytest
-from sampler_cases import zeros
+from sampler_cases import GAMES, LENGTH, lose_worker, zeros
 from tiers import PROCESSES, slow
-from toy_envs import FaultyEnv, ScriptedEnv, ToyEnv
+from toy_envs import ScriptedEnv, ToyEnv
 
 from accel_rl.samplers import (
     Episode,
     Evaluation,
     ParallelSampler,
+    PolicyInput,
     SamplerConfig,
     SerialSampler,
     evaluate,
@@ -111,22 +112,19 @@ def test_what_is_shown_is_the_steps_taken() -> None:
 @pytest.mark.slow
 @PROCESSES
 @pytest.mark.parametrize("num_workers", [1, slow(2)])
-def test_a_game_whose_worker_was_lost_is_played_anew(num_workers: int, tmp_path) -> None:
-    factory = functools.partial(OneLoss, str(tmp_path / "lost"))
+def test_a_game_whose_worker_was_lost_is_played_anew(num_workers: int) -> None:
+    steps: list[int] = []
+
+    def losing(step: PolicyInput) -> np.ndarray:
+        steps.append(step.t)
+        if len(steps) == 3:
+            lose_worker(sampler, after_order_of=0)
+        return zeros(step)
+
     options = config(on_worker_failure="restart", num_workers=num_workers)
-    with ParallelSampler(factory, config=options, seed=2) as sampler:
-        result = evaluate(sampler, zeros, num_steps=4, max_episode_steps=50)
-    assert [game.episode_length for game in result.episodes] == [7] * 4  # no part of one among them
+    with ParallelSampler(GAMES, config=options, seed=2) as sampler:
+        result = evaluate(sampler, losing, num_steps=4, max_episode_steps=50)
+    lengths = [game.episode_length for game in result.episodes]
+    assert lengths == [LENGTH] * 4  # no part of one among them
     assert result.num_lost == 4 // num_workers
     assert not any(game.is_lost for game in result.episodes)
-
-
-class OneLoss(FaultyEnv):
-    """Games of seven steps; in the third step of the first, its process is killed, once in all."""
-
-    def __init__(self, marker: str) -> None:
-        super().__init__("kill", marker=marker)
-
-    def reset(self, out) -> None:
-        super().reset(out)
-        self.length = 7

@@ -1,14 +1,12 @@
 """Numbers that environments tell: whose step they are of, in every sampler."""
 
-import os
-import signal
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from queued_play import make_sampler, serve_until
-from sampler_cases import zeros
+from sampler_cases import lose_worker, zeros
 from telling_envs import KEYS, SteppingEnv, TellingEnv, told
 from tiers import PROCESSES
 
@@ -97,34 +95,22 @@ def test_environment_of_ones_own_names_its_numbers_in_its_spec() -> None:
         assert {episode.info["step"] for episode in sampler.take_episodes()} == {4}
 
 
-class Dying(SteppingEnv):
-    """Kills its worker in the third step of its second game, once in all."""
-
-    def __init__(self, marker: str) -> None:
-        self.marker, self.game = marker, 0
-
-    def reset(self, out: Any) -> None:
-        super().reset(out)
-        self.game += 1
-
-    def step(self, action: int, out: Any) -> Any:
-        result = super().step(action, out)
-        if (self.game, self.t) == (2, 3) and not os.path.exists(self.marker):
-            open(self.marker, "w").close()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result._replace(info=(self.t, action))
-
-
 @pytest.mark.slow
 @PROCESSES
-def test_step_of_a_lost_worker_tells_nothing(tmp_path: Any) -> None:
-    factory = partial(Dying, str(tmp_path / "marker"))
+def test_step_of_a_lost_worker_tells_nothing() -> None:
+    def losing(step: PolicyInput) -> np.ndarray:
+        if step.t == 5:
+            lose_worker(sampler, after_order_of=0)
+        return zeros(step)
+
     options = config(num_groups=1, num_workers=1, on_worker_failure="restart")
-    with ParallelSampler(factory, config=options) as sampler:
-        rollout = sampler.collect(zeros)
+    with ParallelSampler(SteppingEnv, config=options) as sampler:
+        sampler.rollout.info[:] = 7
+        rollout = sampler.collect(losing)
         assert sampler.generation == 1
-        assert not rollout.valid[6].any()
-        assert np.isnan(rollout.info[6]).all() and not np.isnan(rollout.info[:6]).any()
+        assert not rollout.valid[5].any()
+        told = ~np.isnan(rollout.info).any(axis=(1, 2))
+        assert told.tolist() == [True, True, False, True, True, False, True]
         episodes = sampler.take_episodes()
     lost = [episode for episode in episodes if episode.is_lost]
     assert lost and all(episode.info == {} for episode in lost)  # it had taken no last step

@@ -3,13 +3,10 @@
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from tiers import PROCESSES, SLOW
-from toy_envs import ToyEnv
 
-from accel_rl.samplers import SamplerConfig, SerialSampler, WorkerPool
-from accel_rl.samplers.boundary import Boundary, EpisodeTracker
+from accel_rl.samplers import SamplerConfig
 from accel_rl.samplers.layout import (
     assign_columns,
     plan_workers,
@@ -64,44 +61,6 @@ def test_few_environments_have_a_worker_each_where_cores_suffice(num_envs, expec
     config = SamplerConfig(num_envs=num_envs, num_groups=2)
     plan = plan_workers(config, drives_gpu=True, machine=machine)
     assert len(plan.worker_cpus) == expected
-
-
-@PROCESSES
-def test_groups_are_received_as_they_come():
-    """One group a worker: whoever is ready is served, and no step is lost or taken twice."""
-    config = SamplerConfig(
-        num_envs=2, horizon=50, num_groups=2, one_group_per_worker=True, num_workers=2
-    )
-    spec = config.rollout_spec(ToyEnv.spec)
-    workers = plan_workers(config).worker_cpus
-    pool = WorkerPool(ToyEnv, spec, config, 0, workers, assign_columns(config, 2))
-    pool.start(range(2), row=50)
-    try:
-        rows = [0] * 2
-        order = []
-        boundary = Boundary(pool.arrays.rollout, pool.arrays.carry, EpisodeTracker(2, False), 0)
-        pool.await_start()
-        assert sorted(pool.recv(limit=2)) == list(range(2))
-        for group in range(2):
-            boundary.begin_row_zero(pool.columns[group])
-            pool.arrays.rollout.action[0, group] = 0
-            pool.send([group], [0])
-        while min(rows) < 50:
-            (group,) = pool.recv()
-            order.append(group)
-            rows[group] += 1
-            if rows[group] < 50:
-                pool.arrays.rollout.action[rows[group], group] = 0
-                pool.send([group], [rows[group]])
-            if not any(pool.is_released(g) for g in range(2)):
-                break
-        assert rows == [50] * 2 and len(order) == 100
-        with SerialSampler(ToyEnv, config=config, seed=0) as serial:
-            expected = serial.collect(lambda step: np.zeros(2, int))
-            assert np.array_equal(expected.observation, pool.arrays.rollout.observation)
-            assert np.array_equal(expected.raw_reward, pool.arrays.rollout.raw_reward)
-    finally:
-        pool.close()
 
 
 @SLOW

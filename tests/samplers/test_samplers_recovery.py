@@ -199,29 +199,21 @@ def test_ctrl_c_that_cuts_even_the_closing_short_leaves_a_sampler_that_says_so(m
 # ---- workers that are lost -----------------------------------------------------------------------
 
 
-class Fragile(ToyEnv):
+class Fragile(FaultyEnv):
     """Games of a thousand steps; kills its worker in step ``at``, once, in environment ``mine``.
 
     Not before there is a file ``go``, so that what the worker did before has been received.
     """
 
     def __init__(self, folder: Path, mine: int, at: int, env_index: int = 0) -> None:
-        super().__init__()
-        is_mine, self.go = env_index == mine, folder / "go"
-        marker = str(folder / "failed") if is_mine else None
-        self.inner = FaultyEnv("kill" if is_mine else "none", at, marker)
-
-    def seed(self, seed: np.random.SeedSequence) -> None:
-        self.inner.seed(seed)
-
-    def reset(self, out: Any) -> None:
-        self.inner.reset(out)
+        super().__init__("kill" if env_index == mine else "none", at, str(folder / "failed"))
+        self.go = folder / "go"
 
     def step(self, action: int, out: Any) -> StepResult:
-        if self.inner.fault == "kill" and self.inner.num_steps + 1 == self.inner.at_step:
+        if self.fault == "kill" and self.num_steps + 1 == self.at_step:
             while not self.go.exists():
                 time.sleep(0.001)
-        return self.inner.step(action, out)
+        return super().step(action, out)
 
 
 def fragile(folder: Path, mine: int, at: int, is_gated: bool = True) -> Callable[[int], Fragile]:

@@ -7,8 +7,8 @@ process, its descriptors and threads are read from /proc, and the steps and the 
 the run. The memory that is judged is the proportional set size without pages of files. The kernel
 divides the pages of a library among all programs that have loaded it, so a process seems to shrink
 while another program of the same environment runs.
-The warm-up lasts until the first learning curve and the first checkpoint are written, and at least
-a fifth of the time. The time after it has three thirds.
+The warm-up, a fifth of the time, is longer than the run takes to its first learning curve and
+checkpoint. The time after it has three thirds.
 Asserts: the median memory of each kind of process differs by at most ``memory_percent`` among the
 thirds and by ``growth_percent`` from the second to the last, no kind has more descriptors or
 threads, and steps per second of processor time have not fallen by more than ``speed_percent``.
@@ -43,7 +43,7 @@ from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
 
 WARM_UP_SHARE = 0.2
-"""of the time, which the warm-up takes at least"""
+"""of the time"""
 KINDS = ("run", "worker")
 """kinds of processes"""
 
@@ -123,8 +123,7 @@ def main() -> int:
             "memory_mb": {kind: thirds(seen, kind, "memory") for kind in KINDS},
             "descriptors": {kind: thirds(seen, kind, "descriptors") for kind in KINDS},
             "threads": {kind: thirds(seen, kind, "threads") for kind in KINDS},
-            "steps_per_second": speeds(seen, "seconds"),
-            "steps_per_processor_second": speeds(seen, "processor_seconds"),
+            "steps_per_processor_second": speeds(seen),
         },
         "failures": failures,
     }
@@ -145,7 +144,7 @@ def run(options: Options, folder: Path) -> tuple[Seen, int, int]:
         *("log_interval=1024", "checkpoint_interval=51200"),
     ]
     rng, looks, paces = random.Random(0), list[Look](), list[Pace]()
-    kills, known, warm_up = 0, 0, 0.0
+    kills = 0
     with open(folder / "output", "wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "accel_rl", "train", *arguments],
@@ -165,8 +164,6 @@ def run(options: Options, folder: Path) -> tuple[Seen, int, int]:
                     used = sum(psutil.Process(process.pid).cpu_times()[:2])
                     paces.append(Pace(seconds, steps_of(run_dir), round(used, 2)))
                     looks += look(process.pid, seconds)
-                if num_firsts(run_dir) > known:
-                    known, warm_up = num_firsts(run_dir), seconds
                 time.sleep(options.look_seconds)
                 if options.kill_seconds and time.monotonic() >= next_kill:
                     next_kill += options.kill_seconds
@@ -179,13 +176,7 @@ def run(options: Options, folder: Path) -> tuple[Seen, int, int]:
                 process.wait()
     if code not in (0, 143):
         print((folder / "output").read_text(errors="replace")[-2000:])
-    return Seen(looks, paces, max(warm_up, 60 * WARM_UP_SHARE * options.minutes)), kills, code
-
-
-def num_firsts(run_dir: Path) -> int:
-    """How many kinds of files that the run writes again and again there are."""
-    has_checkpoint = any((run_dir / "checkpoints").glob("*.pt"))
-    return has_checkpoint + (run_dir / "learning_curve.png").exists()
+    return Seen(looks, paces, 60 * WARM_UP_SHARE * options.minutes), kills, code
 
 
 def steps_of(run_dir: Path) -> int:
@@ -261,20 +252,16 @@ def thirds(seen: Seen, kind: str, name: str) -> list[float]:
     return [round(median(part), 2) for part in parts] if all(parts) else []
 
 
-def speeds(seen: Seen, per: str) -> list[float]:
-    """Steps per second, or per second of processor time, in the thirds; empty if one has none."""
+def speeds(seen: Seen) -> list[float]:
+    """Steps per second of processor time in the thirds; empty if one has none."""
     found = []
     for low, high in bounds_of(seen) if seen.looks else []:
         part = [pace for pace in seen.paces if low <= pace.seconds <= high]
         if len(part) < 2 or part[-1].steps == part[0].steps:
             return []
-        found.append(round(_speed(part[0], part[-1], per), 1))
+        spent = part[-1].processor_seconds - part[0].processor_seconds
+        found.append(round((part[-1].steps - part[0].steps) / max(spent, 1e-9), 1))
     return found
-
-
-def _speed(first: Pace, last: Pace, per: str) -> float:
-    seconds: float = getattr(last, per) - getattr(first, per)
-    return (last.steps - first.steps) / max(seconds, 1e-9)
 
 
 def judge(seen: Seen, options: Options) -> list[str]:
@@ -294,7 +281,7 @@ def judge(seen: Seen, options: Options) -> list[str]:
             counts = thirds(seen, kind, name)
             if counts[2] > counts[1] or counts[1] > counts[0]:
                 failures.append(f"{name} of {kind}: {counts} in the three thirds")
-    speed = speeds(seen, "processor_seconds")
+    speed = speeds(seen)
     if not speed:
         failures.append("too few steps")
     elif speed[2] < (1 - options.speed_percent / 100) * speed[0]:

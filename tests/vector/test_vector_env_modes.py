@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from tiers import PROCESSES, processes
-from toy_envs import ScriptedEnv, ToyEnv
+from tiers import processes
+from toy_envs import ScriptedEnv
 
-from accel_rl.samplers import SamplerConfig, SamplerError, SerialSampler
+from accel_rl.samplers import SamplerError
 from accel_rl.vector import VectorEnv
 
 GAMES = (".l.t", ".c", "b", ".....")
@@ -137,39 +137,3 @@ def test_reset_without_a_mask_or_with_a_seed_starts_new_games(mode: AutoresetMod
         [2, 0, 1],
         [3, 0, 0],
     ]
-
-
-@PROCESSES
-def test_masks_tell_the_environments_apart_where_episodes_end_at_different_steps() -> None:
-    """Against the rows of a `SerialSampler` with the same seed, where resets are the same too."""
-    num_envs, T = 6, 40
-    config = SamplerConfig(num_envs=num_envs, horizon=T)
-    actions = np.random.default_rng(0).integers(4, size=(T, num_envs))
-    with SerialSampler(ToyEnv, config=config, seed=4) as serial:
-        rollout = serial.collect(lambda step: actions[step.t, step.env_slice])
-    env = VectorEnv(ToyEnv, num_envs, num_workers=1, autoreset_mode="SameStep", seed=4)
-    assert np.array_equal(env.reset()[0], rollout.observation[0])
-    num_final = 0
-    for t in range(T):
-        observation, reward, terminated, truncated, infos = env.step(actions[t])
-        assert np.array_equal(observation, rollout.observation[t + 1])
-        assert np.array_equal(reward, rollout.reward[t])
-        assert np.array_equal(terminated, rollout.terminated[t])
-        assert np.array_equal(truncated, rollout.truncated[t])
-        assert np.array_equal(infos["raw_reward"], rollout.raw_reward[t])
-        assert np.array_equal(infos["episode_ended"], rollout.episode_ended[t])
-        done = rollout.terminated[t] | rollout.truncated[t]
-        assert ("final_obs" in infos) == done.any()
-        if done.any():
-            assert infos["_final_obs"].tolist() == infos["_final_info"].tolist() == done.tolist()
-            final = infos["final_info"]
-            assert np.array_equal(final["_raw_reward"], done)
-            assert np.array_equal(final["raw_reward"], np.where(done, rollout.raw_reward[t], 0))
-        for b in range(num_envs):
-            if done.any() and not done[b]:
-                assert infos["final_obs"][b] is None
-            if truncated[b]:
-                (slot,) = np.flatnonzero(rollout.final_step[:, b] == t)
-                assert np.array_equal(infos["final_obs"][b], rollout.final_observation[slot, b])
-                num_final += 1
-    assert num_final > 5

@@ -1,4 +1,4 @@
-"""An environment that counts, so that a whole rollout can be predicted: to test samplers with."""
+"""Environments that count, so that whole rollouts can be predicted: to test samplers with."""
 
 from __future__ import annotations
 
@@ -8,70 +8,73 @@ from accel_rl.envs.base import Array, EnvSpec, EnvState, StepResult
 from accel_rl.spaces import Leaf, discrete
 
 
-class CountingEnv:
-    """Observations ``[3]`` int64: (environment, episode, step); the reward is the step.
+class ToyEnv:
+    """Observation ``(own random number, episode, step)``; the raw reward tells step and action.
 
-    ``environment`` is a number drawn from the seed; episodes count from 0; a reset gives step 0,
-    the first ``step`` 1. Each episode's length is drawn from 1 to ``max_episode_steps``; with
-    probability ``truncation`` it ends truncated, else terminated. Every ``life_interval`` steps a
-    life is lost in between (terminated, but the episode goes on). The four actions change nothing.
+    Episodes, from 1, last 1 to ``most`` steps; with probability ``truncation`` they are cut off.
+    Every ``life_interval`` steps a life is lost. The four actions change nothing else.
     """
 
-    spec = EnvSpec(
-        name="counting",
-        observation=Leaf((3,), np.dtype(np.int64)),
-        action=discrete(4),
-    )
+    spec = EnvSpec(name="toy", observation=Leaf((3,), np.dtype(np.int64)), action=discrete(4))
 
     def __init__(
-        self,
-        *,
-        max_episode_steps: int = 8,
-        truncation: float = 0.0,
-        life_interval: int | None = None,
+        self, *, max_episode_steps: int = 8, truncation: float = 0.4, life_interval: int = 3
     ) -> None:
-        self._max_episode_steps = max_episode_steps
-        self._truncation = truncation
-        self._life_interval = life_interval
+        self.most, self.truncation = max_episode_steps, truncation
+        self.life_interval = life_interval
+        self.episode = self.length = self.t = 0
 
     def seed(self, seed: np.random.SeedSequence) -> None:
-        self._rng = np.random.default_rng(seed)
-        self._environment = int(self._rng.integers(2**31))
-        self._episode = -1
+        self.rng = np.random.default_rng(seed)
+        self.identity = int(self.rng.integers(1_000_000))
+        self.episode = 0
 
     def reset(self, out: Array) -> None:
-        self._episode += 1
-        self._step = 0
-        self._length = int(self._rng.integers(self._max_episode_steps)) + 1
-        self._is_truncated = bool(self._rng.random() < self._truncation)
-        out[:] = self._environment, self._episode, 0
+        self.episode += 1
+        self.t = 0
+        self.length = int(self.rng.integers(1, self.most + 1))
+        self.is_cut_off = bool(self.rng.random() < self.truncation)
+        out[:] = (self.identity, self.episode, 0)
 
     def step(self, action: int, out: Array) -> StepResult:
-        self._step += 1
-        out[:] = self._environment, self._episode, self._step
-        ended = self._step == self._length
-        truncated = ended and self._is_truncated
-        lost_life = self._life_interval is not None and self._step % self._life_interval == 0
+        self.t += 1
+        out[:] = (self.identity, self.episode, self.t)
+        ended = self.t == self.length
+        loses_life = self.t % self.life_interval == 0
         return StepResult(
-            reward=float(self._step),
-            raw_reward=float(self._step),
-            terminated=(ended or lost_life) and not truncated,
-            truncated=truncated,
+            reward=float(np.sign(action - 1)),
+            raw_reward=10.0 * self.t + action,
+            terminated=(ended and not self.is_cut_off) or (loses_life and not ended),
+            truncated=ended and self.is_cut_off,
             episode_ended=ended,
         )
 
     def close(self) -> None:
-        """Nothing to do."""
+        pass
+
+
+class CountingEnv(ToyEnv):
+    """The same with a state, and the step as reward; nothing is cut off or lost unless asked."""
+
+    spec = EnvSpec(name="counting", observation=ToyEnv.spec.observation, action=discrete(4))
+
+    def __init__(
+        self, *, max_episode_steps: int = 8, truncation: float = 0.0, life_interval: int = 10**9
+    ) -> None:
+        super().__init__(
+            max_episode_steps=max_episode_steps, truncation=truncation, life_interval=life_interval
+        )
+
+    def step(self, action: int, out: Array) -> StepResult:
+        result = super().step(action, out)
+        return result._replace(reward=float(self.t), raw_reward=float(self.t))
 
     def get_state(self) -> EnvState:
-        return {
-            "rng": self._rng.bit_generator.state,
-            "counts": [self._environment, self._episode, self._step],
-            "length": self._length,
-            "is_truncated": self._is_truncated,
-        }
+        counts = [self.identity, self.episode, self.t, self.length]
+        cut = {"is_cut_off": self.is_cut_off}
+        return {"rng": self.rng.bit_generator.state, "counts": counts, **cut}
 
     def set_state(self, state: EnvState) -> None:
-        self._rng.bit_generator.state = state["rng"]
-        self._environment, self._episode, self._step = state["counts"]
-        self._length, self._is_truncated = state["length"], state["is_truncated"]
+        self.rng.bit_generator.state = state["rng"]
+        self.identity, self.episode, self.t, self.length = state["counts"]
+        self.is_cut_off = state["is_cut_off"]

@@ -12,54 +12,12 @@ from typing import Any
 
 import numpy as np
 import psutil
-from counting_env import CountingEnv
+from counting_env import CountingEnv as CountingEnv
+from counting_env import ToyEnv as ToyEnv
 
 from accel_rl.envs import Catch
 from accel_rl.envs.base import EnvSpec, StepResult
 from accel_rl.spaces import Leaf, discrete
-
-
-class ToyEnv:
-    """Observation ``(own random number, episode, step)``; the raw reward tells step and action.
-
-    Episodes last 1 to 8 steps, some end in a truncation; every third step loses a life.
-    """
-
-    spec = EnvSpec(
-        name="toy",
-        observation=Leaf((3,), np.dtype(np.int64)),
-        action=discrete(4),
-    )
-
-    def __init__(self) -> None:
-        self.episode = self.length = self.t = 0
-
-    def seed(self, seed: np.random.SeedSequence) -> None:
-        self.rng = np.random.default_rng(seed)
-        self.identity = int(self.rng.integers(1_000_000))
-
-    def reset(self, out: Any) -> None:
-        self.episode += 1
-        self.t = 0
-        self.length = int(self.rng.integers(1, 9))
-        self.is_cut_off = bool(self.rng.random() < 0.4)
-        out[:] = (self.identity, self.episode, 0)
-
-    def step(self, action: int, out: Any) -> StepResult:
-        self.t += 1
-        out[:] = (self.identity, self.episode, self.t)
-        ended = self.t == self.length
-        loses_life = self.t % 3 == 0
-        return StepResult(
-            reward=float(np.sign(action - 1)),
-            raw_reward=10.0 * self.t + action,
-            terminated=(ended and not self.is_cut_off) or (loses_life and not ended),
-            truncated=ended and self.is_cut_off,
-            episode_ended=ended,
-        )
-
-    def close(self) -> None:
-        pass
 
 
 class ScriptedEnv:

@@ -206,7 +206,8 @@ class Fragile(FaultyEnv):
     """
 
     def __init__(self, folder: Path, mine: int, at: int, env_index: int = 0) -> None:
-        super().__init__("kill" if env_index == mine else "none", at, str(folder / "failed"))
+        fault, marker = ("kill", str(folder / "failed")) if env_index == mine else ("none", None)
+        super().__init__(fault, at, marker)
         self.go = folder / "go"
 
     def step(self, action: int, out: Any) -> StepResult:

@@ -34,7 +34,7 @@ def test_rollout_is_learned_from_with_the_moments_that_acted_in_it(
     overlap: bool, tmp_path, monkeypatch
 ) -> None:
     acted, is_behind = {}, []
-    act, take = PolicyAgent.act, Normalization.take
+    act, take = PolicyAgent.act_with_log_prob, Normalization.take
 
     def watched_act(agent: Any, observation: Any, *rest: Any) -> Any:
         assert agent.normalizer is not None
@@ -48,7 +48,7 @@ def test_rollout_is_learned_from_with_the_moments_that_acted_in_it(
         is_behind.append(batch.normalizer is not self._agent.normalizer)
         return take(self, batch)
 
-    monkeypatch.setattr(PolicyAgent, "act", watched_act)
+    monkeypatch.setattr(PolicyAgent, "act_with_log_prob", watched_act)
     monkeypatch.setattr(Normalization, "take", watched_take)
     options = [each for each in OPTIONS[:-1] if "checkpoint" not in each]
     trained(tmp_path / "run", *options, f"overlap={overlap}".lower(), "total_steps=300")

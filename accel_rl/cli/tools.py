@@ -20,7 +20,6 @@ from accel_rl.system.stopping import Interrupted, StopRequest
 from accel_rl.tools.compare import name_value
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run, report_table
 from accel_rl.tools.export import ExportOptions, export_run
-from accel_rl.tools.measurements import NEEDED, plot_measurements
 from accel_rl.tools.package import FILM, PackageOptions, package_run
 from accel_rl.tools.play import PlayOptions, play
 from accel_rl.tools.plot import PlotOptions, plot, scores_table
@@ -67,15 +66,13 @@ def _run(name: str, arguments: Sequence[str], console: Console) -> None:
     given = split([each for each in arguments if not _names_run(each)])
     if name == "plot":
         plot_options, _ = override(PlotOptions(), given)
-        if plot_options.what not in NEEDED:
-            groups, without_value = plot(runs, plot_options)
-            x, column = plot_options.x, plot_options.column
+        groups, without_value = plot(runs, plot_options)
+        x, column = plot_options.x, plot_options.column
+        if groups:
             console.print(scores_table(groups, x, console.width, column))
-            older = [run for group in groups for run in group.left_out]
-            _tell_left_out("newer runs have the same options and seed", older)
-            _tell_left_out(f"there is no {name_value(column)} yet", without_value)
-        else:
-            plot_measurements(runs, plot_options)
+        older = [run for group in groups for run in group.left_out]
+        _tell_left_out("newer runs have the same options and seed", older)
+        _tell_left_out(f"there is no {name_value(column)} yet", without_value)
         _tell(console, f"written: {plot_options.path}")
         return
     if name == "report":

@@ -30,12 +30,13 @@ from accel_rl.sweep.plan import (
     write_plan,
 )
 from accel_rl.sweep.queue import Job, make_jobs, note_if_finished, work_off
-from accel_rl.sweep.report import NAMES, Panel, draw_report, format_estimate, write_report
+from accel_rl.sweep.report import NAMES, Panel, draw_report, write_report
 from accel_rl.sweep.slots import slots_here
 from accel_rl.system.console import complain, tell_error
 from accel_rl.system.lasting_console import LastingConsole
 from accel_rl.system.signing import user_key
 from accel_rl.system.stopping import Interrupted, StopRequest
+from accel_rl.tools.intervals import METHOD
 from accel_rl.tools.output import make_table
 
 
@@ -173,8 +174,9 @@ def results_table(panel: Panel, width: int) -> RenderableType:
     rows = []
     for label, estimates in panel.estimates.items():
         # The interval on a line of its own: 80 columns hold no three beside each other otherwise.
-        values = (format_estimate(estimates[key]).replace(" ", "\n", 1) for key in NAMES)
+        values = (str(estimates[key]).replace(" ", "\n", 1) for key in NAMES)
         rows.append((label, *map(str, panel.counts[label]), *values))
     table = make_table(("configuration", "games", "runs", *NAMES.values()), rows, width)
     table.title, table.title_justify = Text(panel.title, "table.title"), "left"
+    table.caption = METHOD
     return table

@@ -19,9 +19,9 @@ import numpy as np
 
 from accel_rl.runs.files import draw_or_warn, write_whole
 from accel_rl.runs.tables import EPISODE_WINDOW, read_rows
-from accel_rl.sweep.aggregate import NUM_RESAMPLES, Estimate, aggregate
 from accel_rl.sweep.queue import Job
 from accel_rl.tools.human_scores import human_normalized
+from accel_rl.tools.intervals import METHOD, Estimate, aggregate
 
 NAMES = {"iqm": "IQM", "mean": "mean", "median": "median"}
 _MOST_INTERVALS = 3
@@ -165,13 +165,6 @@ def _csv(jobs: Sequence[Job], scores: Mapping[str, Score | None]) -> str:
     return text.getvalue()
 
 
-def format_estimate(estimate: Estimate) -> str:
-    """``0.52 [0.40, 0.61]``; without the interval where there is none."""
-    if math.isnan(estimate.low):
-        return f"{estimate.value:.2f}"
-    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
-
-
 def _markdown(
     name: str, jobs: Sequence[Job], scores: Mapping[str, Score | None], panels: Sequence[Panel]
 ) -> str:
@@ -183,8 +176,7 @@ def _markdown(
         lines += _table(
             ["configuration", "games", "runs", *NAMES.values()],
             [
-                [label, *map(str, panel.counts[label])]
-                + [format_estimate(each[key]) for key in NAMES]
+                [label, *map(str, panel.counts[label])] + [str(each[key]) for key in NAMES]
                 for label, each in panel.estimates.items()
             ],
         )
@@ -192,8 +184,7 @@ def _markdown(
         lines += [
             "",
             "IQM: mean of the middle half of all runs. Mean and median: over games, of each game's "
-            "mean. In brackets: 95 % interval, stratified bootstrap over the runs of each game, "
-            f"{NUM_RESAMPLES:,} draws. The score of a run: {', '.join(_sources(scored))}.",
+            f"mean. In brackets: {METHOD}. The score of a run: {', '.join(_sources(scored))}.",
             *_means("score", scored, [score.value for score in scored]),
         ]
         for column in _info_columns(scored):
@@ -272,6 +263,7 @@ def _draw(panels: Sequence[Panel]) -> memoryview:
             axes.set_title(name)
             style_axes(axes, "x")
             axes.set_xlabel(plain(panel.title) if column == 1 else "")
+    figure.supxlabel(METHOD, fontsize=8, color="#555555")
     return to_png(figure)
 
 

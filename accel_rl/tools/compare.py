@@ -11,11 +11,11 @@ import math
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from accel_rl.config import TrainConfig
 from accel_rl.options import Kind, list_options
@@ -24,9 +24,9 @@ from accel_rl.runs.files import whole_lines
 from accel_rl.runs.saved import read_config
 from accel_rl.runs.tables import read_rows
 from accel_rl.runs.yaml_file import exact_text
+from accel_rl.tools.intervals import FEWEST_RUNS, Estimate, Values, interval_of_mean
 
 Axis = Literal["steps", "frames", "minutes"]
-Values = NDArray[np.float64]
 
 NUM_POINTS = 200
 SCORE = "episode_return_raw_mean"
@@ -38,13 +38,7 @@ COLUMNS: dict[Axis, tuple[str, float]] = {
 _SAME: tuple[Kind, ...] = ("identity",)
 """kinds of options in which runs of one group may differ"""
 _SPEED: tuple[Kind, ...] = ("engine", "watching")
-"""those that change how fast a run is, but not what it learns; GA3C's agents do that"""
-# Student's t, 97.5 % quantiles for 1, 2, ... degrees of freedom.
-_T = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
+"""kinds that change how fast a run is, but not what it learns; with GA3C they change that, too"""
 
 
 class NoValueError(ValueError):
@@ -67,10 +61,14 @@ class SavedCurve:
 class Group:
     """Runs that differ in nothing but the seed, one for each seed.
 
-    ``x``: ``[200]``, where all of them have a value. ``y``: ``[runs, 200]``. ``mean`` and
-    ``half_width``: ``[200]``; the 95 % interval of the mean (Student's t over the runs) is
-    ``mean - half_width`` to ``mean + half_width``, NaN for one run. ``runs``: their directories, by
-    seed as in ``seeds``. ``left_out``: older runs of these seeds.
+    Attributes:
+        label: the options in which other groups differ.
+        env: name of the environment.
+        seeds: seed of each run.
+        x: ``[200]``, where all runs have a value.
+        y: ``[runs, 200]``.
+        runs: directory of each run.
+        left_out: older runs of these seeds.
     """
 
     label: str
@@ -78,10 +76,44 @@ class Group:
     seeds: tuple[int, ...]
     x: Values
     y: Values
-    mean: Values
-    half_width: Values
     runs: tuple[Path, ...]
     left_out: tuple[Path, ...]
+
+    @property
+    def mean(self) -> Values:
+        """Mean over the runs: ``[200]``."""
+        mean: Values = self.y.mean(0)
+        return mean
+
+    @cached_property
+    def interval(self) -> tuple[Values, Values]:
+        """Ends of the interval of the mean, ``[200]`` each: NaN for one run, the range of two."""
+        return interval_of_mean(self.y)
+
+    @property
+    def end(self) -> Estimate:
+        """The mean at the end of the curve, with its interval."""
+        value, low, high = (float(each[-1]) for each in (self.mean, *self.interval))
+        return Estimate(value, low, high, is_range=len(self.y) < FEWEST_RUNS)
+
+
+def find_runs(named: Sequence[str | Path]) -> list[Path]:
+    """Return the run directories ``named``, in place of each sweep's its runs.
+
+    Raises:
+        ValueError: none is named, or one twice.
+    """
+    runs: list[Path] = []
+    for folder in map(Path, named):
+        of_sweep = sorted(path.parent for path in folder.glob("runs/*/config.yaml"))
+        runs += of_sweep or [folder]
+    if not runs:
+        raise ValueError("no run is named; name directories of runs or sweeps, as in runs/pong-*")
+    resolved = [run.resolve() for run in runs]
+    for run, path in zip(runs, resolved, strict=True):
+        if resolved.count(path) > 1:
+            raise ValueError(f"{run} is named twice")
+    return runs
 
 
 def check_column(run_dirs: Sequence[Path], column: str, others: Sequence[str]) -> None:
@@ -91,37 +123,58 @@ def check_column(run_dirs: Sequence[Path], column: str, others: Sequence[str]) -
     """
     columns = {run_dir: names for run_dir in run_dirs if (names := _column_names(run_dir))}
     lacking = [str(run_dir) for run_dir, names in columns.items() if column not in names]
-    if lacking and len(lacking) == len(columns):
+    if lacking:
         known = dict.fromkeys([*others, *(name for names in columns.values() for name in names)])
         near = [name for name in known if column in name] or get_close_matches(column, known)
-        hint = f"; did you mean {' or '.join(near[:3])}?" if near else ";"
+        hint = f"did you mean {' or '.join(near[:3])}?" if near else "draw another column;"
+        if len(lacking) < len(columns):
+            hint = "leave them out, since others have it;"
         raise ValueError(
-            f"what={column} is no column of these runs{hint} `head -1 {lacking[0]}/metrics.csv` "
-            "shows all"
-        )
-    if lacking:
-        raise ValueError(
-            f"what={column}: other runs have that column in their metrics.csv, and "
-            f"{', '.join(lacking)} have not; leave them out"
+            f"what={column} is no column of {', '.join(lacking)}; {hint} "
+            f"`head -1 {lacking[0]}/metrics.csv` shows all"
         )
 
 
 def _column_names(run_dir: Path) -> list[str]:
     try:
         return next(csv.reader(whole_lines(run_dir / "metrics.csv")), [])
-    except (OSError, ValueError, csv.Error):  # of which `read_curve` tells
+    except (OSError, ValueError, csv.Error):  # `read_curve` reports them
         return []
+
+
+def read_curves(
+    run_dirs: Sequence[Path], axis: Axis, column: str = SCORE, *, trust: bool = False
+) -> tuple[list[SavedCurve], list[Path]]:
+    """Return the curves of ``column``, and the runs that have no value yet.
+
+    Raises:
+        NoValueError: no run has one.
+        ValueError: as `read_curve`.
+    """
+    curves, without_value = [], []
+    for run_dir in run_dirs:
+        try:
+            curves.append(read_curve(run_dir, axis, column, trust=trust))
+        except NoValueError:
+            without_value.append(run_dir)
+            if len(without_value) == len(run_dirs):
+                raise
+    return curves, without_value
 
 
 def read_curve(
     run_dir: Path, axis: Axis, column: str = SCORE, *, trust: bool = False
 ) -> SavedCurve:
-    """The curve of ``column`` in ``run_dir``; the run may still be going on.
+    """Return the curve of ``column`` in ``run_dir``; the run may still be going on.
 
-    ``trust``: its preset of somebody else's (``algo=module:function``) may be imported.
+    Args:
+        run_dir: directory of the run.
+        axis: what the curve stands over.
+        column: column of ``metrics.csv``.
+        trust: import a preset of somebody else's (``algo=module:function``).
 
     Raises:
-        UntrustedError: it may not.
+        UntrustedError: there is such a preset, and ``trust`` is false.
         NoValueError: there is no number yet in this column of its ``metrics.csv``.
         ValueError: it is no run, or has no such column.
     """
@@ -139,12 +192,12 @@ def read_curve(
 
 
 def name_value(column: str) -> str:
-    """What a run has none of where ``column`` has no number."""
+    """Return what a run has none of where ``column`` has no number."""
     return "finished game" if column == SCORE else f"value of {column}"
 
 
 def label_runs(configs: Sequence[TrainConfig], same: Container[str]) -> list[str]:
-    """For each config the options in which they differ, but for those named ``same``.
+    """Return for each config the options in which they differ, without those named ``same``.
 
     Where algorithms differ, what a preset brings with it is left out. Keys are shortened to their
     last part where it names one option, as on the command line.
@@ -173,14 +226,14 @@ def label_runs(configs: Sequence[TrainConfig], same: Container[str]) -> list[str
 
 
 def _values(config: TrainConfig, same: Container[str]) -> dict[str, str]:
-    """Its options as text, without those named ``same``; ``learners`` is how many there are."""
+    """Return options as text, without those in ``same``; ``learners`` is the number of learners."""
     values = {option.key: exact_text(option.default) for option in list_options(config)}
     values["learners"] = str(config.num_learners)
     return {key: value for key, value in values.items() if key not in same}
 
 
 def make_groups(curves: Sequence[SavedCurve], axis: Axis, column: str = SCORE) -> list[Group]:
-    """Groups of runs with equal options but for seed and `info_keys`, labelled by what differs.
+    """Return groups of runs whose options differ in seed and `info_keys` alone, with labels.
 
     Over steps and frames also options count as equal that change nothing but the speed and what is
     recorded, unless ``column`` is a speed or a share of the time. Of runs with the same seed the
@@ -226,8 +279,6 @@ def _make_group(label: str, members: list[SavedCurve], axis: Axis) -> Group:
         seeds=tuple(curve.config.seed for curve in curves),
         x=x,
         y=y,
-        mean=y.mean(0),
-        half_width=interval_half_width(y),
         runs=tuple(curve.run_dir for curve in curves),
         left_out=tuple(
             curve.run_dir for curve in members if curve is not newest[curve.config.seed]
@@ -236,7 +287,7 @@ def _make_group(label: str, members: list[SavedCurve], axis: Axis) -> Group:
 
 
 def _began(curve: SavedCurve) -> tuple[float, str]:
-    """When, for sorting. TensorBoard's files have it in their names, whenever they were copied."""
+    """Return a key to sort runs by their start, which TensorBoard's files have in their names."""
     events = (each.name.split(".") for each in curve.run_dir.glob("events.out.tfevents.*"))
     starts = [float(parts[3]) for parts in events if parts[3].isdigit()]
     written = (curve.run_dir / "config.yaml").stat().st_mtime
@@ -244,18 +295,5 @@ def _began(curve: SavedCurve) -> tuple[float, str]:
 
 
 def format_x(x: float, axis: Axis) -> str:
-    """A place on ``axis`` as text."""
+    """Return a place on ``axis`` as text."""
     return f"{x:,.1f}" if axis == "minutes" else f"{x:,.0f}"
-
-
-def interval_half_width(y: Values) -> Values:
-    """Half the 95 % interval of the mean over the rows of ``[runs, n]``, by Student's t: ``[n]``.
-
-    ``t * s / sqrt(runs)``, ``s`` the standard deviation with ``runs - 1``; NaN for one run.
-    """
-    runs = len(y)
-    if runs == 1:
-        return np.full(y.shape[1], np.nan)
-    t = _T[runs - 2] if runs - 2 < len(_T) else 1.96 + 2.4 / (runs - 1)
-    width: Values = t * y.std(0, ddof=1) / math.sqrt(runs)
-    return width

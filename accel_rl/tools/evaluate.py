@@ -31,7 +31,7 @@ from accel_rl.system.lasting_console import LastingConsole
 from accel_rl.system.process_settings import directory, taking_back
 from accel_rl.tools.human_scores import human_normalized
 from accel_rl.tools.output import check_output, show_progress
-from accel_rl.tools.policy import RunOptions, load_agent
+from accel_rl.tools.policy import PolicyOptions, load_agent
 from accel_rl.training.devices import pick_device
 from accel_rl.training.evaluation import (
     longest_game,
@@ -44,7 +44,7 @@ from accel_rl.training.torch_setup import sampling_threads
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(RunOptions):
+class EvaluateOptions(PolicyOptions):
     """Options of `evaluate_run` and of ``accel_rl evaluate``.
 
     Raises:
@@ -75,8 +75,6 @@ class EvaluateOptions(RunOptions):
     0: all environments are stepped in this process, which works on every system."""
     out: str | None = None
     """JSON file to write. none: evaluation.json in the run directory."""
-    overwrite: bool = False
-    """Replace the file if it exists."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -30,7 +30,7 @@ from accel_rl.spaces import tensor_views
 from accel_rl.system.extras import missing_package
 from accel_rl.system.functions import first_line
 from accel_rl.tools.output import check_folder
-from accel_rl.tools.policy import RunOptions, open_run
+from accel_rl.tools.policy import PolicyOptions, open_run
 from accel_rl.tools.weights import pack_weights
 
 TOLERANCE = 1e-4
@@ -39,14 +39,12 @@ ONNX_FILE, WEIGHTS_FILE, DESCRIPTION_FILE = "policy.onnx", "policy.safetensors",
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportOptions(RunOptions):
+class ExportOptions(PolicyOptions):
     """How a saved run is exported."""
 
     out: str | None = None
     """directory for the files, which is made if it does not exist; none: export in the run
     directory"""
-    overwrite: bool = False
-    """replace the files if they exist"""
 
 
 def export_run(run_dir: str | Path, options: ExportOptions) -> list[Path]:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import cv2
 import numpy as np
@@ -20,10 +20,10 @@ from accel_rl.runs.files import write_whole
 Picture = NDArray[np.uint8]
 
 SUFFIXES = (".mp4", ".gif")
-FAST, SHOWN_BY_BROWSERS = "mp4v", "vp09"
-"""codecs of an mp4: MPEG-4 part 2, and VP9, which takes some ten times as long to encode"""
+_CODECS = ("vp09", "mp4v")
+"""VP9, which browsers, editors and notebooks show; MPEG-4 part 2, where OpenCV has no VP9"""
 GIF_FRAMES_PER_SECOND = 20.0
-"""at most: of faster films a GIF has every second, third ... picture"""
+"""at most: a GIF of a faster film has every second, third ... picture"""
 GIF_SECONDS = 60.0
 """after which a GIF ends: its pictures are kept in memory until it is written"""
 
@@ -35,10 +35,8 @@ class Movie(Protocol):
 
 
 @contextmanager
-def film(path: Path, frames_per_second: float, codec: str = FAST) -> Iterator[Movie]:
-    """Gives a `Movie`; its file appears at ``path`` when the block ends without an error.
-
-    If OpenCV was built without ``codec``, an mp4 is encoded as `FAST`.
+def film(path: Path, frames_per_second: float) -> Iterator[Movie]:
+    """Give a `Movie`; its file appears at ``path`` when the block ends without an error.
 
     Raises:
         OSError: it could not be written.
@@ -48,9 +46,9 @@ def film(path: Path, frames_per_second: float, codec: str = FAST) -> Iterator[Mo
         yield gif
         write_whole(path, gif.encode())
         return
-    # Through another file, because OpenCV writes to nothing else, and tells nobody of a full disk.
+    # OpenCV writes to files alone, and does not report a full disk.
     with tempfile.TemporaryDirectory() as folder:
-        mp4 = _Mp4(Path(folder) / "film.mp4", frames_per_second, codec)
+        mp4 = _Mp4(Path(folder) / "film.mp4", frames_per_second)
         try:
             yield mp4
         finally:
@@ -59,27 +57,25 @@ def film(path: Path, frames_per_second: float, codec: str = FAST) -> Iterator[Mo
 
 
 class _Mp4:
-    """Encodes as it goes."""
+    """Encodes while pictures are added."""
 
-    def __init__(self, path: Path, frames_per_second: float, codec: str) -> None:
+    def __init__(self, path: Path, frames_per_second: float) -> None:
         self._path = path
         self._frames_per_second = frames_per_second
-        self._codec = codec
         self._writer: cv2.VideoWriter | None = None
         self._num_frames = 0
 
     def add(self, picture: Picture) -> None:
         if self._writer is None:
-            height, width, _ = picture.shape
-            self._writer = self._open(self._codec, (width, height))
-            if self._codec != FAST and not self._writer.isOpened():
-                self._writer = self._open(FAST, (width, height))
+            size = (picture.shape[1], picture.shape[0])
+            for codec in _CODECS:
+                code = cv2.VideoWriter.fourcc(*codec)
+                self._writer = cv2.VideoWriter(str(self._path), code, self._frames_per_second, size)
+                if self._writer.isOpened():
+                    break
+        assert self._writer is not None
         self._writer.write(cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
         self._num_frames += 1
-
-    def _open(self, codec: str, size: tuple[int, int]) -> cv2.VideoWriter:
-        code = cv2.VideoWriter.fourcc(*codec)
-        return cv2.VideoWriter(str(self._path), code, self._frames_per_second, size)
 
     def close(self) -> None:
         if self._writer is not None:
@@ -115,32 +111,3 @@ class _Gif:
         first, *others = self._pictures
         first.save(buffer, "gif", save_all=True, append_images=others, duration=self._delay, loop=0)
         return buffer.getvalue()
-
-
-def read_pictures(path: Path) -> tuple[Iterator[Picture], float]:
-    """Return the first `GIF_SECONDS` of a film, at most `GIF_FRAMES_PER_SECOND`, and their rate."""
-    capture = cv2.VideoCapture(str(path))
-    rate = capture.get(cv2.CAP_PROP_FPS)
-    rate = rate if 1 <= rate <= 1000 else GIF_FRAMES_PER_SECOND
-    stride = math.ceil(rate / GIF_FRAMES_PER_SECOND)
-
-    def pictures() -> Iterator[Picture]:
-        for number in range(math.ceil(GIF_SECONDS * rate)):
-            is_read, picture = capture.read()
-            if not is_read:
-                break
-            if number % stride == 0:
-                yield cv2.cvtColor(picture, cv2.COLOR_BGR2RGB).astype(np.uint8)
-        capture.release()
-
-    return pictures(), rate / stride
-
-
-def to_webp(pictures: list[Picture], frames_per_second: float) -> bytes:
-    """Return an animated picture that browsers show, which they do not do with our mp4 files."""
-    buffer = io.BytesIO()
-    first, *others = map(Image.fromarray, pictures)
-    delay = round(1000 / frames_per_second)
-    more: dict[str, Any] = {"save_all": True, "append_images": others, "duration": delay}
-    first.save(buffer, "webp", loop=0, quality=60, **more)
-    return buffer.getvalue()

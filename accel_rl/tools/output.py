@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
 from time import perf_counter
 
@@ -14,7 +15,31 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from accel_rl.options import check_settings
 from accel_rl.training.progress import LINE_SECONDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """Options of all commands on saved runs.
+
+    Raises:
+        ValueError: a count or the seed is out of range.
+    """
+
+    overwrite: bool = False
+    """Replace what is there."""
+    trust: bool = False
+    """Import code that a run names (module:function), even if another person made the run. Your own
+    runs need no trust."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        for each in fields(self):
+            value = getattr(self, each.name)
+            least = 0 if each.name in ("seed", "max_noops", "num_workers") else 1
+            if type(value) is int and each.name != "checkpoint" and value < least:
+                raise ValueError(f"{each.name} is {value}; it must be at least {least}")
 
 
 def check_output(path: Path, suffixes: tuple[str, ...], *, overwrite: bool) -> None:
@@ -44,13 +69,6 @@ def check_folder(folder: Path, files: Sequence[Path], *, overwrite: bool) -> Non
     for file in files:
         if os.path.lexists(file) and not overwrite:
             raise ValueError(f"{file} exists; choose another out=DIRECTORY, or add overwrite=true")
-
-
-def check_new_folder(folder: Path) -> None:
-    """Raises a ValueError unless ``folder`` can be made."""
-    if os.path.lexists(folder):
-        raise ValueError(f"{folder} exists; choose another out=DIRECTORY, or delete it first")
-    check_folder(folder, [], overwrite=False)
 
 
 @contextmanager

@@ -15,47 +15,94 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import secrets
 import shutil
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from omegaconf import OmegaConf
 
 from accel_rl import __version__
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvError
 from accel_rl.runs.directory import write_config
 from accel_rl.runs.files import naming, read_text, whole_lines, write_whole
-from accel_rl.runs.saved import (
-    PACKAGED_WEIGHTS,
-    find_checkpoint,
-)
+from accel_rl.runs.saved import PACKAGED_WEIGHTS, find_checkpoint
 from accel_rl.runs.tables import Row, read_rows
-from accel_rl.runs.yaml_file import is_own
+from accel_rl.runs.yaml_file import code_in, is_own
+from accel_rl.system.console import printable
 from accel_rl.system.extras import missing_package
 from accel_rl.system.functions import first_line
-from accel_rl.tools.card import Scores, model_card
-from accel_rl.tools.movie import SHOWN_BY_BROWSERS, film, read_pictures
-from accel_rl.tools.output import check_new_folder
+from accel_rl.tools.output import check_folder
 from accel_rl.tools.play import PlayOptions, film_game
-from accel_rl.tools.policy import RunOptions, open_run
+from accel_rl.tools.policy import PolicyOptions, open_run
 from accel_rl.tools.weights import pack_weights
 
 FILM = "replay.mp4"
 FILM_STEPS = 3_000
-"""of a game that is filmed for the package, which shows its first minute"""
+"""of a game that is filmed for the package"""
 _MEAN, _STD = "episode_return_raw_mean", "episode_return_raw_std"
+_GAMES = {
+    "evaluation.json": "whole games of this policy",
+    "evaluation.csv": "whole games of this policy, in an evaluation during training",
+    "metrics.csv": "the last games of training",
+}
+_FILES = {
+    "config.yaml": "options of the run",
+    "evaluation.csv": "evaluations during training",
+    "metrics.csv": "scores, losses and speed during training",
+    "model.safetensors": "the network, and the moments that normalise observations if it has them",
+    "replay.mp4": "a game",
+    "scores.json": "scores of the policy",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackageOptions(RunOptions):
+class PackageOptions(PolicyOptions):
     """Options of `package_run` and of ``accel_rl package``."""
 
     out: str | None = None
-    """Directory to make. none: package in the run directory."""
+    """Directory to make. none: package in the run directory.
+    overwrite=true replaces a package, and nothing else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """The content of ``scores.json``. Scores are None if no game was finished.
+
+    Attributes:
+        env: name of the environment.
+        algo: name of the preset.
+        training_seed: seed of the run.
+        checkpoint_steps: steps after which the policy was saved.
+        source: file of the run that has the scores. evaluation.json and evaluation.csv are about
+            games of this policy, metrics.csv about the last games of training.
+        mean_reward: mean score of a game.
+        std_reward: standard deviation of the scores; the divisor is the number of games.
+        num_episodes: number of games.
+        greedy: whether actions were greedy.
+        accel_rl_version: version of accel_rl that made the package.
+    """
+
+    env: str
+    algo: str
+    training_seed: int
+    checkpoint_steps: int
+    source: str | None = None
+    mean_reward: float | None = None
+    std_reward: float | None = None
+    num_episodes: int = 0
+    greedy: bool = False
+    accel_rl_version: str
+
+    @property
+    def text(self) -> str:
+        """The scores as the Hub writes them."""
+        return f"{self.mean_reward:.2f} +/- {self.std_reward:.2f}"
 
 
 class Package(NamedTuple):
@@ -73,9 +120,9 @@ class Package(NamedTuple):
 def package_run(run_dir: str | Path, options: PackageOptions) -> Package:
     """Make a directory from a saved run as the Hugging Face Hub expects the files of a model.
 
-    The directory appears when all its files are complete, or not at all. The film is the first
-    minute of the run's ``game.mp4``. If the run has none, or ``checkpoint`` is given, a game is
-    filmed.
+    The directory appears when all its files are complete, or not at all. With ``overwrite=True``
+    it replaces a package. The film is the run's ``game.mp4``. If the run has none, or
+    ``checkpoint`` is given, a game is filmed.
 
     Args:
         run_dir: directory of the run.
@@ -96,7 +143,8 @@ def package_run(run_dir: str | Path, options: PackageOptions) -> Package:
     config, _, agent, steps, checkpoint = open_run(run_dir, options.checkpoint, trust=options.trust)
     find_checkpoint(run_dir, options.checkpoint)  # a package is not packaged again
     out = Path(options.out) if options.out else run_dir / "package"
-    check_new_folder(out)
+    is_replaced = options.overwrite and (out / PACKAGED_WEIGHTS).is_file()
+    check_folder(out, () if is_replaced else (out,), overwrite=False)
     scores = read_scores(run_dir, config, steps)
     with _appearing(out) as folder:
         weights = pack_weights(agent, {"format": "pt", "steps": str(steps)})
@@ -125,6 +173,8 @@ def _appearing(out: Path) -> Iterator[Path]:
     try:
         yield folder
         with naming(out):
+            if out.exists():  # a package that is replaced
+                shutil.rmtree(out)
             folder.rename(out)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -189,27 +239,98 @@ def _evaluation(path: Path, steps: int) -> dict[str, Any]:
 
 
 def _film(
-    run_dir: Path,
-    config: TrainConfig,
-    checkpoint: Path,
-    options: PackageOptions,
-    folder: Path,
+    run_dir: Path, config: TrainConfig, checkpoint: Path, options: PackageOptions, folder: Path
 ) -> str | None:
     """Write the film to ``folder``; return why there is none."""
     game = run_dir / "game.mp4"
-    with tempfile.TemporaryDirectory() as temporary:
-        if options.checkpoint is not None or not game.is_file():
-            game = Path(temporary) / "game.mp4"
-            try:
-                film_game(config, checkpoint, game, PlayOptions(max_steps=FILM_STEPS))
-            except EnvError as error:
-                return first_line(error)
-        pictures, rate = read_pictures(game)
-        first = next(pictures, None)
-        if first is None:
-            return f"{game} holds no pictures"
-        with film(folder / FILM, rate, SHOWN_BY_BROWSERS) as movie:
-            movie.add(first)
-            for picture in pictures:
-                movie.add(picture)
+    if options.checkpoint is None and game.is_file():
+        shutil.copyfile(game, folder / FILM)
+        return None
+    try:
+        film_game(config, checkpoint, folder / FILM, PlayOptions(max_steps=FILM_STEPS))
+    except EnvError as error:
+        return first_line(error)
     return None
+
+
+# ---- the model card ------------------------------------------------------------------------------
+
+
+def model_card(config: TrainConfig, scores: Scores, files: Sequence[str]) -> str:
+    """Return the content of ``README.md``: metadata in YAML for the Hub, then text for people."""
+    metadata = OmegaConf.to_yaml(OmegaConf.create(_metadata(config, scores)))
+    rows = [
+        ("environment", _code(config.env)),
+        ("algorithm", _code(config.algo)),
+        ("steps of training", f"{scores.checkpoint_steps:,}"),
+        ("seed", str(config.seed)),
+    ]
+    if scores.source is not None:
+        how = ", greedy actions" if scores.greedy else ""
+        rows += [
+            ("mean reward", scores.text),
+            ("episodes", f"{scores.num_episodes:,}: {_GAMES[scores.source]}{how}"),
+        ]
+    trust = ""
+    if code := code_in(vars(config)):
+        named = " and ".join(_code(f"{option}={value}") for option, value in code.items())
+        trust = f"""
+The options name code that is not in this directory: {named}. `load_policy` needs its modules, and
+`trust=True` to import them.
+"""
+    return f"""---
+{metadata}---
+
+# {_plain(config.algo)} on {_plain(config.env)}
+
+A policy that accel_rl has trained, packaged by version {scores.accel_rl_version}.
+
+{_table(rows)}
+
+## Use
+
+Install `accel_rl[train,hub]`, and what the environment needs. Then:
+
+```python
+from accel_rl.tools.policy import load_policy
+
+policy = load_policy("DIRECTORY")  # a copy of these files
+```
+
+`policy` takes a batch of observations of the environment and returns an action for each.
+`accel_rl evaluate DIRECTORY` plays whole games.
+{trust}
+## Files
+
+{_table([(_code(name), _FILES[name]) for name in files])}
+"""
+
+
+def _metadata(config: TrainConfig, scores: Scores) -> dict[str, Any]:
+    algo, env = _plain(config.algo), _plain(config.env)
+    tags = ["reinforcement-learning", "deep-reinforcement-learning", "accel_rl", algo, env]
+    task = {"type": "reinforcement-learning", "name": "reinforcement-learning"}
+    metric = {
+        "type": "mean_reward",
+        "value": scores.text if scores.source else None,
+        "name": "mean_reward",
+        "args": {"num_episodes": scores.num_episodes},
+        "verified": False,
+    }
+    result = {"task": task, "dataset": {"name": env, "type": env}, "metrics": [metric]}
+    model = {"name": f"{algo}-{env}", "results": [result]}
+    metadata = {"library_name": "accel_rl", "pipeline_tag": "reinforcement-learning", "tags": tags}
+    return {**metadata, **({"model-index": [model]} if scores.source else {})}
+
+
+def _plain(name: str) -> str:
+    """``name`` without what has a meaning for the Hub or in Markdown."""
+    return re.sub(r"[^\w.-]+", "-", name)
+
+
+def _code(text: str) -> str:
+    return f"`{printable(text).replace('`', '').replace('|', '')}`"
+
+
+def _table(rows: Sequence[tuple[str, str]]) -> str:
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])

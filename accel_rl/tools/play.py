@@ -1,19 +1,35 @@
-"""One game of a saved run as a film, with its score."""
+"""One game of a saved run as a film, with its score.
+
+A picture is ``[height, width, 3]`` uint8, RGB: for Atari the emulator's own screen at each of its
+frames, for Gymnasium environments what they render, for others what their method ``picture``
+returns, or their observation where they have none.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import cv2
+import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 
 from accel_rl.config import TrainConfig
+from accel_rl.envs.atari import AtariEnv
+from accel_rl.envs.atari_config import AtariConfig
+from accel_rl.envs.base import Array, Environment
+from accel_rl.envs.batched import Batched
+from accel_rl.envs.errors import EnvError, naming
+from accel_rl.envs.gymnasium_env import GymnasiumEnv
+from accel_rl.envs.make import ADAPTED, is_atari_game, make_env_factory
 from accel_rl.runs.directory import plain_options
 from accel_rl.runs.saved import find_policy, read_trusted_config
 from accel_rl.samplers import PolicyInput
@@ -22,10 +38,9 @@ from accel_rl.spaces import Leaf, Space, write_values, zeros
 from accel_rl.system.console import complain
 from accel_rl.system.lasting_console import LastingConsole
 from accel_rl.system.process_settings import directory, taking_back
-from accel_rl.tools.movie import SUFFIXES, film
+from accel_rl.tools.movie import SUFFIXES, Picture, film
 from accel_rl.tools.output import check_output, show_progress
-from accel_rl.tools.policy import RunOptions, SavedPolicy, load_agent
-from accel_rl.tools.shown import make_shown_env
+from accel_rl.tools.policy import PolicyOptions, SavedPolicy, load_agent
 from accel_rl.trackers import Trackers
 from accel_rl.training.devices import pick_device
 from accel_rl.training.evaluation import longest_game
@@ -33,10 +48,12 @@ from accel_rl.training.torch_setup import sampling_threads
 
 _SIDE = 420  # pixels that the longer side of small pictures is enlarged to, about
 _CAPTION = 28  # rows
+_STEPS_PER_SECOND = 5.0
+"""where nothing else is known: slow enough to follow a small task"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlayOptions(RunOptions):
+class PlayOptions(PolicyOptions):
     """Options of `play` and of ``accel_rl play``.
 
     Raises:
@@ -55,8 +72,6 @@ class PlayOptions(RunOptions):
     """Device of the network. auto: the GPU if there is one."""
     out: str | None = None
     """File to write: .mp4, or .gif of the first minute. none: game.mp4 in the run directory."""
-    overwrite: bool = False
-    """Replace the file if it exists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,16 +132,16 @@ def film_game(
     console: Console | None = None,
 ) -> Game:
     """Play one game with the policy in ``checkpoint``, and film it to ``out``; see `play`."""
-    pictures: list[NDArray[np.uint8]] = []
     env_seed, action_seed = np.random.SeedSequence([config.seed, 3, options.seed]).spawn(2)
     seed_generators(env_seed)
     saved, file = checkpoint.absolute(), out.absolute()  # the environment may go elsewhere
     most_steps = options.max_steps or longest_game(config.env)
     # No limit but the film's own.
     atari = dataclasses.replace(config.atari, max_episode_steps=most_steps + 1)
-    env, frames_per_second = make_shown_env(config.env, atari, pictures.append)
+    env, frames_per_second, look = make_shown_env(config.env, atari)
     spec = env.spec
     score, num_steps, num_frames, has_ended, is_truncated = 0.0, 0, 0, False, False
+    size: tuple[int, ...] | None = None
     rng = np.random.default_rng(action_seed)
     observation = zeros(spec.observation, 1)
     is_first, reward = np.ones(1, np.bool_), np.zeros(1, np.float32)
@@ -139,17 +154,27 @@ def film_game(
         device = pick_device(options.device)
         agent, _ = load_agent(saved, config, spec, device, greedy=options.greedy, env_index=1)
         policy = SavedPolicy(agent, spec, device, rng)
-        env.seed(env_seed)
-        env.reset(observation[0, ...])
+        with naming(spec.name, "seed or reset"):
+            env.seed(env_seed)
+            env.reset(observation[0, ...])
         while True:
+            with naming(spec.name, "its pictures"):
+                pictures = look(observation[0, ...])
             for picture in pictures:
+                size = size or picture.shape
+                if picture.shape != size:
+                    raise EnvError(
+                        f"{spec.name} gave a picture of shape {picture.shape} after one of {size}; "
+                        "a film needs pictures of one size"
+                    )
                 movie.add(_with_caption(picture, f"score {score:g}  step {num_steps}"))
             num_frames += len(pictures)
-            pictures.clear()
             if has_ended or num_steps == most_steps:
                 break
             step = PolicyInput(observation, rng.random(1), 0, slice(0, 1), is_first, reward)
-            result = env.step(_one_action(spec.action, policy(step)), observation[0, ...])
+            action = _one_action(spec.action, policy(step))
+            with naming(spec.name, "step"):
+                result = env.step(action, observation[0, ...])
             is_first[0] = result.terminated or result.truncated
             reward[0] = result.reward
             score += result.raw_reward
@@ -177,7 +202,7 @@ def _one_action(space: Space, actions: Any) -> Any:
     return action[0]
 
 
-def _with_caption(picture: NDArray[np.uint8], text: str) -> NDArray[np.uint8]:
+def _with_caption(picture: Picture, text: str) -> Picture:
     """The picture, enlarged by a whole factor, under a line of text; sides even, for encoders."""
     height, width, _ = picture.shape
     factor = max(1, round(_SIDE / max(height, width)))
@@ -188,3 +213,107 @@ def _with_caption(picture: NDArray[np.uint8], text: str) -> NDArray[np.uint8]:
     )
     cv2.putText(whole, text, (6, 19), cv2.FONT_HERSHEY_SIMPLEX, 0.45, (255, 255, 255), 1)
     return whole
+
+
+# ---- environments that show their pictures -------------------------------------------------------
+
+
+class ShownEnv(NamedTuple):
+    """An environment, how many of its pictures make a second, and a function that gives them.
+
+    ``look`` is called after each reset and step, with the observation, and returns new pictures.
+    """
+
+    env: Environment
+    frames_per_second: float
+    look: Callable[[Array], list[Picture]]
+
+
+def make_shown_env(name: str, atari: AtariConfig) -> ShownEnv:
+    """Return the environment that ``name`` stands for; see `make_env_factory`.
+
+    A Gymnasium environment from a function of the user's is rendered if it was made with
+    ``render_mode="rgb_array"``; otherwise its observation must be a picture.
+
+    Raises:
+        ValueError: there is no such environment, it is a batch, or nothing of it can be shown.
+    """
+    if is_atari_game(name):
+        game = _FilmedAtari(name, atari)
+        return ShownEnv(game, 60.0, lambda _: game.take_pictures())
+    env: Any = None
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws without a screen
+    if name.partition(":")[0] not in ADAPTED:
+        with naming(name, "its constructor"):
+            if name in gymnasium.registry or re.search(r"-v\d+$", name):
+                make = partial(gymnasium.make, name, disable_env_checker=True)
+                env = GymnasiumEnv(lambda: make(render_mode="rgb_array"), name)
+            else:
+                env = make_env_factory(name)()
+    if env is None or isinstance(env, Batched):
+        raise EnvError(
+            f"environment {name} is a batch of environments, and only a single environment can be "
+            "filmed; evaluate the run for its scores, or let load_policy play an environment of "
+            "yours"
+        )
+    if isinstance(env, GymnasiumEnv) and env.env.render_mode == "rgb_array":
+        rate = env.env.metadata.get("render_fps") or 0.0
+        rate = rate if rate > 0 else _STEPS_PER_SECOND
+        return ShownEnv(env, rate, lambda _: [_rendered(env.env.render())])
+    if hasattr(env, "picture"):
+        return ShownEnv(env, _STEPS_PER_SECOND, lambda _: [env.picture()])
+    _picture(zeros(env.spec.observation, 1)[0, ...], name)
+    return ShownEnv(env, _STEPS_PER_SECOND, lambda observation: [_picture(observation, name)])
+
+
+class _FilmedAtari(AtariEnv):
+    """Keeps the screen at each frame of the emulator, also at those within a step."""
+
+    def __init__(self, game: str, config: AtariConfig) -> None:
+        super().__init__(game, config)
+        self._pictures: list[Picture] = []
+
+    def seed(self, seed: np.random.SeedSequence) -> None:
+        super().seed(seed)
+        act, emulator = self._act, self._emulator
+
+        def act_and_look(code: int) -> int:
+            reward = act(code)
+            self._pictures.append(emulator.getScreenRGB())
+            return reward
+
+        self._act = act_and_look  # type: ignore[assignment]  # the emulator's is overloaded
+
+    def take_pictures(self) -> list[Picture]:
+        """Return the pictures since the last call."""
+        pictures, self._pictures = self._pictures, []
+        return pictures
+
+
+def _rendered(picture: Any) -> Picture:
+    if not isinstance(picture, np.ndarray) or picture.ndim != 3:
+        raise EnvError(f"rendering gave no picture but a {type(picture).__name__}")
+    return picture.astype(np.uint8, copy=False)[:, :, :3]
+
+
+def _picture(observation: Array, name: str) -> Picture:
+    """Observations that are pictures: ``[H, W]``, ``[H, W, 3]``, or the last of ``[C, H, W]``.
+
+    Or of ``[H, W, C]``, if the last axis is shorter than both others.
+    """
+    levels = observation
+    if np.issubdtype(levels.dtype, np.floating):  # 0 to 1
+        levels = (levels.clip(0, 1) * 255).astype(np.uint8)
+    is_colour = levels.ndim == 3 and levels.shape[2] == 3
+    if levels.dtype != np.uint8 or levels.ndim not in (2, 3):
+        advice = f'; let {name} make a gymnasium.Env with render_mode="rgb_array"'
+        raise EnvError(
+            f"environment {name} cannot be shown: its observations, {observation.dtype} of shape "
+            f"{list(observation.shape)}, are no pictures{advice if ':' in name else ''}"
+        )
+    if not is_colour:
+        if levels.ndim == 3:
+            is_last = levels.shape[2] < min(levels.shape[:2])
+            levels = levels[:, :, -1] if is_last else levels[-1]
+        levels = np.repeat(levels[:, :, None], 3, axis=2)
+    return np.ascontiguousarray(levels)

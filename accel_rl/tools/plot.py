@@ -1,11 +1,12 @@
-"""Curves of several saved runs in one picture, of scores or of another column of ``metrics.csv``,
-and the values at their ends.
+"""Pictures of several saved runs: learning curves, averaged over seeds, and what single runs
+measured of their updates, norms and gradient cosines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 from pathlib import Path
 from textwrap import fill
 from typing import Any, Literal, NamedTuple
@@ -14,35 +15,54 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from accel_rl.options import check_settings
-from accel_rl.runs.figures import COLOURS, EngFormatter, new_figure, plain, style_axes, to_png
+from accel_rl.algos.norms import KINDS
+from accel_rl.algos.update import COSINE
+from accel_rl.runs.figures import (
+    COLOURS,
+    EngFormatter,
+    Figure,
+    LogLocator,
+    NullFormatter,
+    StrMethodFormatter,
+    new_figure,
+    plain,
+    style_axes,
+    to_png,
+)
 from accel_rl.runs.files import write_whole
-from accel_rl.runs.tables import EPISODE_WINDOW
+from accel_rl.runs.saved import read_config
+from accel_rl.runs.tables import EPISODE_WINDOW, Row, read_rows
 from accel_rl.tools.compare import (
+    COLUMNS,
     SCORE,
     Axis,
     Group,
-    NoValueError,
     check_column,
+    find_runs,
     format_x,
+    label_runs,
     make_groups,
-    read_curve,
+    read_curves,
 )
-from accel_rl.tools.output import check_output, make_table
-
-_FEWEST_FOR_BAND = 3
-"""runs; the interval of two is six times as wide as that of three, and hides everything"""
-
+from accel_rl.tools.intervals import FEWEST_RUNS, METHOD
+from accel_rl.tools.output import OutputOptions, check_output, make_table
 
 _FILES = {
     "scores": "learning_curves.png",
     "norms": "norms.png",
     "cosine": "gradient_cosine.png",
 }
+_MEASURED = {
+    "norms": (KINDS[0], "norms", "learner.log_norms=true"),
+    "cosine": (COSINE, "gradient cosine", "learner.gradient_cosine_interval=100"),
+}
+"""by ``what``: a column that it needs, its name, and the option that measures it"""
+_FEW = 20
+"""points of a line up to which each has a mark"""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlotOptions:
+class PlotOptions(OutputOptions):
     """Options of `plot` and of ``accel_rl plot``."""
 
     what: str = "scores"
@@ -55,14 +75,6 @@ class PlotOptions:
     out: str | None = None
     """PNG file to write.
     none: learning_curves.png, norms.png, gradient_cosine.png, or the name of the column."""
-    overwrite: bool = False
-    """Replace the file if it exists."""
-    trust: bool = False
-    """Import presets that the runs name as algo=module:function, even if another person made the
-    runs. Your own runs need no trust."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     @property
     def path(self) -> Path:
@@ -71,7 +83,7 @@ class PlotOptions:
 
     @property
     def column(self) -> str:
-        """Of metrics.csv, where ``what`` is none of what single runs have measured."""
+        """The column of metrics.csv that is averaged."""
         return SCORE if self.what == "scores" else self.what
 
 
@@ -79,7 +91,7 @@ class Plotted(NamedTuple):
     """The content of a figure.
 
     Attributes:
-        groups: the curves.
+        groups: the curves; none in figures of norms and cosines.
         without_value: runs that have no value to draw yet.
     """
 
@@ -91,11 +103,11 @@ def plot(run_dirs: Sequence[str | Path], options: PlotOptions) -> Plotted:
     """Draw the mean curve of each group of runs that differ only in the seed.
 
     Of runs with the same seed the newest counts; ``left_out`` of a group has the others. Thin lines
-    are single runs. From three runs on, a band shows the 95 % interval of the mean (Student's t).
-    Each environment has its own panel.
+    are single runs. From three runs on, a band shows the 95 % interval of the mean, by a bootstrap
+    over the runs. Each environment has its own panel.
 
     Args:
-        run_dirs: directories of the runs.
+        run_dirs: directories of runs, or of sweeps, whose runs are meant.
         options: the options.
 
     Returns:
@@ -106,77 +118,63 @@ def plot(run_dirs: Sequence[str | Path], options: PlotOptions) -> Plotted:
             twice, or ``out`` exists.
         OSError: ``out`` could not be written.
     """
-    runs = [Path(run_dir) for run_dir in run_dirs]
-    check_named(runs)
-    column = options.column
-    if column != SCORE:
-        check_column(runs, column, tuple(_FILES))
-    curves, without_value = [], []
-    for run in runs:
-        try:
-            curves.append(read_curve(run, options.x, column, trust=options.trust))
-        except NoValueError:
-            if run == runs[-1] and not curves:
-                raise
-            without_value.append(run)
-    groups = make_groups(curves, options.x, column)
+    runs = find_runs(run_dirs)
+    if options.what in _MEASURED:
+        figure, plotted = _draw_measured(runs, options), Plotted([], [])
+    else:
+        if options.what != "scores":
+            check_column(runs, options.column, tuple(_FILES))
+        curves, without_value = read_curves(runs, options.x, options.column, trust=options.trust)
+        plotted = Plotted(make_groups(curves, options.x, options.column), without_value)
+        figure = draw_groups(plotted.groups, options.x, options.column)
     check_output(options.path, (".png",), overwrite=options.overwrite)
-    write_whole(options.path, _draw(groups, options.x, column))
-    return Plotted(groups, without_value)
-
-
-def check_named(run_dirs: Sequence[Path]) -> None:
-    """Raises ValueError where no run is named, or one twice."""
-    if not run_dirs:
-        raise ValueError("no run is named; name run directories, as in runs/pong-a2c-*")
-    resolved = [run_dir.resolve() for run_dir in run_dirs]
-    for run_dir in run_dirs:
-        if resolved.count(run_dir.resolve()) > 1:
-            raise ValueError(f"{run_dir} is named twice")
+    write_whole(options.path, to_png(figure))
+    return plotted
 
 
 def scores_table(
     groups: Sequence[Group], axis: Axis, width: int, column: str = SCORE
 ) -> RenderableType:
-    """Final scores, or values of ``column``: at the end of each curve, which all its runs have.
+    """Return final scores, or values of ``column``: at the end of each curve, which all runs have.
 
     ``width``: columns of the terminal.
     """
-    is_score = column == SCORE
     rows = []
     for group in groups:
-        last = group.y[:, -1]
-        mean, half = group.mean[-1], group.half_width[-1]
-        low, high, least, most = (
-            _format(each, is_score) for each in (mean - half, mean + half, last.min(), last.max())
+        last, end = group.y[:, -1], group.end
+        mean, low, high, least, most = (
+            _format(each, column) for each in (end.value, end.low, end.high, last.min(), last.max())
         )
         rows.append(
             (
                 group.label,
                 ", ".join(map(str, group.seeds)),
                 format_x(group.x[-1], axis),
-                _format(mean, is_score),
-                "needs 2 runs" if np.isnan(half) else f"{low} to {high}",
+                mean,
+                f"needs {FEWEST_RUNS} runs" if end.is_range else f"{low} to {high}",
                 f"{least} to {most}",
             )
         )
-    name = "score" if is_score else column
+    name = "score" if column == SCORE else column
     table = make_table(("runs", "seeds", axis, name, "interval", "range"), rows, width)
-    what = f"score: raw, mean of the last {EPISODE_WINDOW} games, then" if is_score else f"{name}:"
-    caption = f"{what} mean over the runs; interval: 95 %, Student's t over the runs"
+    what = f"raw, mean of the last {EPISODE_WINDOW} games, then " if column == SCORE else ""
+    caption = f"{name}: {what}mean over the runs; {METHOD}"
     table.caption = Text(caption, "table.caption")  # a column's name is no markup
     return table
 
 
-def _format(value: float, is_score: bool) -> str:
-    """Other columns may be small, as learning rates are, or large, as speeds are."""
-    return f"{value:,.2f}" if is_score or abs(value) >= 1000 else f"{value:.4g}"
+def _format(value: float, column: str) -> str:
+    """Other columns than scores may be small, as learning rates are, or large, as speeds are."""
+    return f"{value:,.2f}" if column == SCORE or abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _draw(groups: Sequence[Group], axis: Axis, column: str) -> memoryview:
+def draw_groups(
+    groups: Sequence[Group], axis: Axis, column: str = SCORE, width: float = 8.0
+) -> Figure:
+    """Return a figure with a panel for each environment, each ``width`` inches wide."""
     envs = list(dict.fromkeys(group.env for group in groups))
     num_lines = [sum(_label(g).count("\n") + 1 for g in groups if g.env == env) for env in envs]
-    figure = new_figure(8.0 * len(envs), 4.6 + 0.16 * max(num_lines))
+    figure = new_figure(width * len(envs), 4.6 + 0.16 * max(num_lines))
     for number, env in enumerate(envs):
         axes = figure.add_subplot(1, len(envs), number + 1)
         for colour, group in enumerate(group for group in groups if group.env == env):
@@ -192,11 +190,13 @@ def _draw(groups: Sequence[Group], axis: Axis, column: str) -> memoryview:
             bbox_to_anchor=(0.0, -0.14),
             borderaxespad=0,
         )
-    return to_png(figure)
+    if any(len(group.seeds) >= FEWEST_RUNS for group in groups):
+        figure.supxlabel(f"bands: {METHOD.partition(';')[0]}", fontsize=8, color="#555555")
+    return figure
 
 
 def style_panel(axes: Any, axis: Axis) -> None:
-    """How each panel looks; ``axis``: what it stands over."""
+    """Give ``axes`` the look of all panels; ``axis``: the unit of its horizontal axis."""
     axes.set_xlabel(axis)
     if axis != "minutes":
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -205,24 +205,108 @@ def style_panel(axes: Any, axis: Axis) -> None:
 
 
 def _draw_group(axes: Any, group: Group, colour: str) -> None:
-    runs = len(group.seeds)
-    is_point = group.x[0] == group.x[-1]  # of which lines and bands show nothing
-    if runs > 1:
+    is_point = group.x[0] == group.x[-1]  # lines and bands would show nothing
+    if len(group.seeds) > 1:
         marker = "." if is_point else None
         axes.plot(group.x, group.y.T, marker=marker, color=colour, linewidth=0.6, alpha=0.5)
-    if runs >= _FEWEST_FOR_BAND:
-        low, high = group.mean - group.half_width, group.mean + group.half_width
+    if len(group.seeds) >= FEWEST_RUNS:
         width = 6 if is_point else 0
-        axes.fill_between(group.x, low, high, color=colour, alpha=0.2, linewidth=width)
+        axes.fill_between(group.x, *group.interval, color=colour, alpha=0.2, linewidth=width)
     marker = "o" if is_point else None
     label = plain(_label(group))
     axes.plot(group.x, group.mean, marker=marker, color=colour, linewidth=1.8, label=label)
 
 
 def _label(group: Group) -> str:
-    """What the legend says, in lines that fit below a panel."""
+    """Return the text of the legend, in lines that fit below a panel."""
     runs = len(group.seeds)
     label = f"{group.label} ({runs} {'seed' if runs == 1 else 'seeds'})"
-    if runs >= _FEWEST_FOR_BAND:
-        label += ", 95 % interval of the mean"
-    return fill(label, width=110, break_on_hyphens=False)
+    return fill(label, width=75, break_on_hyphens=False)
+
+
+# ---- what single runs measured -------------------------------------------------------------------
+
+
+class _Measured(NamedTuple):
+    """One run: ``rows`` of its ``metrics.csv``, and where each stands: ``x``."""
+
+    label: str
+    colour: str
+    x: list[float]
+    rows: Sequence[Row]
+
+
+def _draw_measured(run_dirs: Sequence[Path], options: PlotOptions) -> Figure:
+    configs = [read_config(run_dir, trust=options.trust) for run_dir in run_dirs]
+    column, unit = COLUMNS[options.x]
+    needed, what, option = _MEASURED[options.what]
+    runs = []
+    labels = label_runs(configs, ("run_dir",))
+    for number, (run_dir, label) in enumerate(zip(run_dirs, labels, strict=True)):
+        rows = read_rows(run_dir / "metrics.csv", "steps")
+        if not any(np.isfinite(row.get(needed, np.nan)) for row in rows):
+            raise ValueError(
+                f"{run_dir} has no {what} in its metrics.csv; what={options.what} needs runs that "
+                f"were trained with {option}, and have learned something"
+            )
+        x = [row[column] * unit for row in rows]
+        runs.append(_Measured(label, COLOURS[number % len(COLOURS)], x, rows))
+    return (_draw_norms if options.what == "norms" else _draw_cosine)(runs, options.x)
+
+
+def _draw_norms(runs: Sequence[_Measured], axis: Axis) -> Figure:
+    """A row for each kind of norm, a column for the whole network and for each layer."""
+    names = dict.fromkeys(name for run in runs for name in run.rows[0])
+    head = f"{KINDS[0]}/"
+    layers = [name.removeprefix(head) for name in names if name.startswith(head)]
+    figure = new_figure(3.0 * (1 + len(layers)), 2.3 * len(KINDS))
+    panels: Any = figure.subplots(len(KINDS), 1 + len(layers), squeeze=False)
+    for row, kind in zip(panels, KINDS, strict=True):
+        for axes, layer in zip(row, ("", *layers), strict=True):
+            _draw_lines(axes, runs, f"{kind}/{layer}" if layer else kind)
+            style_panel(axes, axis)
+            if kind == "parameter_norm":
+                axes.ticklabel_format(axis="y", useOffset=False)
+            else:
+                axes.set_yscale("log")
+                axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+                axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+                axes.yaxis.set_minor_formatter(NullFormatter())
+            if kind == KINDS[0]:
+                axes.set_title(plain(layer) or "all parameters")
+        row[0].set_ylabel(kind.replace("_", " "))
+    _add_legend(figure, panels[0][0])
+    return figure
+
+
+def _draw_cosine(runs: Sequence[_Measured], axis: Axis) -> Figure:
+    figure = new_figure(8.0, 4.8)
+    axes = figure.subplots()
+    _draw_lines(axes, runs, COSINE)
+    label = "1 / sqrt(2): orthogonal halves"
+    axes.axhline(1 / sqrt(2), color="#555555", linewidth=0.8, linestyle=":", label=label)
+    style_panel(axes, axis)
+    axes.set_ylabel("cosine of the gradients of\nhalf the batch and of all of it")
+    _add_legend(figure, axes)
+    return figure
+
+
+def _draw_lines(axes: Any, runs: Sequence[_Measured], name: str) -> None:
+    """Draw the column ``name`` of each run that has it."""
+    for run in runs:
+        y = np.array([row.get(name, np.nan) for row in run.rows])
+        known = np.flatnonzero(np.isfinite(y))
+        if name in run.rows[0]:
+            axes.plot(
+                np.array(run.x)[known],
+                y[known],
+                color=run.colour,
+                linewidth=1.4,
+                marker="." if len(known) < _FEW else None,
+                label=plain(run.label),
+            )
+
+
+def _add_legend(figure: Figure, axes: Any) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", frameon=False, fontsize=8, ncols=2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -15,7 +15,7 @@ from accel_rl.agents import Agent, RecurrentStates, set_normalizer
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec, make_env_factory, probe_spec
 from accel_rl.envs.clipped import clip
-from accel_rl.options import check_kind, check_seed, check_settings
+from accel_rl.options import check_kind, check_seed
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.runs.checkpoint import (
     load_checkpoint,
@@ -34,6 +34,7 @@ from accel_rl.spaces import (
     write_values,
     zeros,
 )
+from accel_rl.tools.output import OutputOptions
 from accel_rl.tools.weights import unpack_weights
 from accel_rl.training.build import agent_of
 from accel_rl.training.devices import pick_device
@@ -43,26 +44,12 @@ _CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """Options of all commands on one saved run.
-
-    Raises:
-        ValueError: a count or the seed is out of range.
-    """
+class PolicyOptions(OutputOptions):
+    """Options of all commands on one saved run."""
 
     checkpoint: int | str | None = None
     """Number of steps at which the checkpoint was saved.
     best: the policy of the best evaluation. none: the last checkpoint."""
-    trust: bool = False
-    """Import code that the run names (module:function), even if another person made the run."""
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        for each in fields(self):
-            value = getattr(self, each.name)
-            least = 0 if each.name in ("seed", "max_noops", "num_workers") else 1
-            if type(value) is int and each.name != "checkpoint" and value < least:
-                raise ValueError(f"{each.name} is {value}; it must be at least {least}")
 
 
 class OpenedRun(NamedTuple):

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from accel_rl.envs.minatar import GAMES
 from accel_rl.runs.figures import new_figure
 from accel_rl.runs.tables import read_rows
-from accel_rl.sweep.aggregate import aggregate
+from accel_rl.tools.intervals import aggregate
 from benchmarks.harness.figures import Curve, draw_curves, save
 from benchmarks.tables import greedy_scores
 from benchmarks.tables.minatar import ALGORITHMS, cell_of
@@ -187,9 +187,7 @@ def _iqm(scores: Mapping[str, Values]) -> str:
     if len(scores) < len(GAMES):
         return ""
     iqm = aggregate(list(scores.values()))["iqm"]
-    if np.isnan(iqm.low):
-        return f"{iqm.value:.2f}"
-    return f"{iqm.value:.2f} ({iqm.low:.2f} to {iqm.high:.2f})"
+    return str(iqm)
 
 
 def draw_games(runs: Runs) -> None:

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from accel_rl.runs.figures import COLOURS, new_figure
 from accel_rl.runs.tables import read_rows
-from accel_rl.sweep.aggregate import aggregate
+from accel_rl.tools.intervals import FEWEST_RUNS, aggregate
 from benchmarks.harness.figures import Curve, draw_curves, save
 from benchmarks.tables.rows import keep, put
 from benchmarks.tables.studies import STUDIES, Setting, Study
@@ -125,7 +125,8 @@ def _interval(values: Values) -> str:
     mean = aggregate([values])["mean"]
     if np.isnan(mean.low):
         return f"{mean.value:.1f}"
-    return f"{mean.value:.1f} ({mean.low:.1f} to {mean.high:.1f})"
+    kind = "range " * mean.is_range
+    return f"{mean.value:.1f} ({kind}{mean.low:.1f} to {mean.high:.1f})"
 
 
 def _noise(setting: Setting, cosine: Values) -> tuple[str, str]:
@@ -158,7 +159,8 @@ def draw(path: Path, study: Study, found: dict[str, Curves]) -> None:
     axes.set_xlabel("million steps")
     axes.set_ylabel("return")
     most = max(len(each.scores) for each in found.values())
-    shown = f"mean and 95 % interval, {most} seeds" if most > 1 else "one seed"
+    what = "95 % interval" if most >= FEWEST_RUNS else "range"
+    shown = f"mean and {what}, {most} seeds" if most > 1 else "one seed"
     save(figure, path, study.title, f"MinAtar's breakout, {shown}")
 
 

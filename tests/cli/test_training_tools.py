@@ -81,7 +81,7 @@ def test_plot_says_which_runs_of_the_same_seed_are_left_out(
 
 
 def test_plot_of_measurements_says_where_the_picture_is(capsys, monkeypatch) -> None:
-    monkeypatch.setattr("accel_rl.cli.tools.plot_measurements", lambda *_: None)
+    monkeypatch.setattr("accel_rl.cli.tools.plot", lambda *_: ([], []))
     assert main(["plot", "run", "what=norms"]) == 0
     assert capsys.readouterr().out == "written: norms.png\n"
 
@@ -97,7 +97,7 @@ evaluate RUN num_step=3 | unknown option num_step; num_steps?
 play RUN --seed 3 | without dashes: seed=VALUE
 evaluate RUN seed=1 seed=2 | seed is given twice
 evaluate RUN num_steps=few | num_steps=few must be: integer
-plot RUN y=reward | unknown option y; there are what, x, out, overwrite, trust
+plot RUN y=reward | unknown option y; there are trust, what, x, out
 plot RUN x=hours | x=hours must be: steps|frames|minutes
 """
 

@@ -11,7 +11,7 @@ from accel_rl.envs import make_env_factory
 from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import Resumable, StepResult
 from accel_rl.envs.minatar import GAMES, MinAtarEnv
-from accel_rl.tools.shown import make_shown_env
+from accel_rl.tools.play import make_shown_env
 
 needs_minatar = pytest.mark.skipif(
     importlib.util.find_spec("minatar") is None,
@@ -80,12 +80,13 @@ def test_restored_game_goes_on_as_the_other(game: str) -> None:
 
 @needs_minatar
 def test_film_shows_each_channel_in_its_colour() -> None:
-    pictures: list[np.ndarray] = []
-    env, _ = make_shown_env("minatar/breakout", AtariConfig(), pictures.append)
+    env, _, look = make_shown_env("minatar/breakout", AtariConfig())
     env.seed(np.random.SeedSequence(0))
     out = np.empty(env.spec.observation_shape, np.uint8)
     env.reset(out)
+    pictures = look(out)
     env.step(0, out)
+    pictures += look(out)
     assert [picture.shape for picture in pictures] == [(160, 160, 3)] * 2
     held = out.any(0)
     for row, column in np.ndindex(10, 10):

@@ -555,9 +555,9 @@ begins_behind_invalid_lost agents/batch.py samplers/test_recurrent_acting.py
 - ended = self.terminated | self.truncated | ~self.valid
 + ended = self.terminated | self.truncated
 
-interval_of_population tools/compare.py tools/test_training_plot.py
-- y.std(0, ddof=1)
-+ y.std(0)
+interval_of_two_draws tools/intervals.py tools/test_intervals.py
+- size=(NUM_RESAMPLES, runs)
++ size=(NUM_RESAMPLES, 2)
 
 vector_seeds_alike vector/arguments.py vector/test_vector_env_use.py
 - seed = range(int(seed), int(seed) + num_envs)
@@ -651,7 +651,7 @@ hyperthreads_of_others system/topology.py samplers/test_topology.py
 - together = wanted & set(
 + together = set(
 
-iqm_of_a_third sweep/aggregate.py sweep/test_sweep_aggregate.py
+iqm_of_a_third tools/intervals.py tools/test_intervals.py
 - cut = scores.shape[1] // 4
 + cut = scores.shape[1] // 3
 

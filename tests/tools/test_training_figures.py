@@ -1,7 +1,6 @@
 """Pictures end no run: neither Matplotlib's settings nor odd names keep a command from its end."""
 
 import gc
-import math
 import os
 from pathlib import Path
 
@@ -14,10 +13,10 @@ from saved_runs import SMALL, quiet
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.runs.figures import Figure, draw_learning_curve, new_figure, plain, to_png
 from accel_rl.runs.files import draw_or_warn
-from accel_rl.sweep.aggregate import Estimate
 from accel_rl.sweep.report import NAMES, Panel, draw_report
 from accel_rl.tools.compare import Group
-from accel_rl.tools.plot import _draw, scores_table
+from accel_rl.tools.intervals import Estimate
+from accel_rl.tools.plot import draw_groups, scores_table
 from accel_rl.training.train import train
 
 INLINE = "module://matplotlib_inline.backend_inline"
@@ -27,7 +26,7 @@ EACH_COMMAND = """
 from pathlib import Path
 
 from accel_rl.__main__ import main
-from accel_rl.sweep.aggregate import Estimate
+from accel_rl.tools.intervals import Estimate
 from accel_rl.sweep.report import NAMES, Panel, draw_report
 
 run = ["env=catch", "total_steps=2000", "num_workers=0", "decorrelation_steps=0", "run_dir=run"]
@@ -120,13 +119,12 @@ def test_dollar_signs_are_no_formula(tmp_path) -> None:
 
 
 def group(name: str) -> Group:
-    y, nothing = np.array([1.0, 2.0]), np.full(2, math.nan)
-    return Group(name, name, (0,), np.array([0.0, 1.0]), y[None], y, nothing, runs=(), left_out=())
+    return Group(name, name, (0,), np.arange(2.0), np.ones((1, 2)), runs=(), left_out=())
 
 
 @pytest.mark.slow
 def test_names_in_plots_and_tables_are_no_formula_and_no_markup(tmp_path) -> None:
-    _draw([group(FORMULA)], "steps", FORMULA)
+    draw_groups([group(FORMULA)], "steps", FORMULA)
     estimates = dict.fromkeys(NAMES, Estimate(1.0, 0.0, 2.0))
     assert draw_report(tmp_path, [Panel(FORMULA, {FORMULA: estimates}, {FORMULA: (1, 2)})])
     console = Console(width=100, record=True, file=quiet().file)

@@ -12,8 +12,7 @@ from saved_runs import quiet
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.runs.directory import write_config
-from accel_rl.tools.measurements import plot_measurements
-from accel_rl.tools.plot import PlotOptions
+from accel_rl.tools.plot import PlotOptions, plot
 from accel_rl.training.train import train
 
 COMMON = ("env=catch", "num_workers=0", "decorrelation_steps=0", "log_norms=true")
@@ -77,7 +76,7 @@ def test_picture_has_a_panel_for_each_thing_measured(
     what: Any, algos: list[str], axis: Any, inches: tuple[float, float], runs, tmp_path
 ) -> None:
     out = tmp_path / "out.png"
-    plot_measurements([runs[algo] for algo in algos], PlotOptions(what=what, x=axis, out=str(out)))
+    plot([runs[algo] for algo in algos], PlotOptions(what=what, x=axis, out=str(out)))
     height, width, _ = cv2.imread(str(out)).shape
     assert (width / 120, height / 120) == pytest.approx(inches, abs=0.02)
 
@@ -86,8 +85,8 @@ def drawn_figure(run_dir: Path, what: Any, monkeypatch, out: Path) -> Any:
     """What would be written to ``out``."""
     figures: list[Any] = []
     keep = lambda figure: figures.append(figure) or b""  # noqa: E731
-    monkeypatch.setattr("accel_rl.tools.measurements.to_png", keep)
-    plot_measurements([run_dir], PlotOptions(what=what, out=str(out)))
+    monkeypatch.setattr("accel_rl.tools.plot.to_png", keep)
+    plot([run_dir], PlotOptions(what=what, out=str(out)))
     return figures[0]
 
 
@@ -124,5 +123,5 @@ def test_run_that_measured_nothing_is_refused(tmp_path) -> None:
             (run_dir / "metrics.csv").write_text(text)
         for what, option in (("norms", "log_norms=true"), ("cosine", "gradient_cosine_interval=")):
             with pytest.raises(ValueError, match=words(f"{what} metrics.csv learner.{option}")):
-                plot_measurements([run_dir], PlotOptions(what=what, out=str(out)))
+                plot([run_dir], PlotOptions(what=what, out=str(out)))
     assert not out.exists()

@@ -14,9 +14,9 @@ from saved_runs import Pay, prefer_action, quiet, trained
 
 from accel_rl.envs import AtariConfig, Batched, EnvError, StepResult, make_env_factory
 from accel_rl.spaces import Leaf
+from accel_rl.tools import movie as module
 from accel_rl.tools.movie import film
-from accel_rl.tools.play import Game, PlayOptions, play
-from accel_rl.tools.shown import make_shown_env
+from accel_rl.tools.play import Game, PlayOptions, make_shown_env, play
 
 
 def play_game(run_dir: Path, **options: Any) -> Game:
@@ -35,6 +35,13 @@ def read_film(path: Path) -> tuple[float, list[np.ndarray]]:
 def durations(gif: Image.Image) -> list[int]:
     """Milliseconds that each picture stands; equal ones that follow each other are one."""
     return [each.info["duration"] for each in ImageSequence.Iterator(gif)]
+
+
+@pytest.fixture(autouse=True)
+def fast_codec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """VP9 takes ten times as long."""
+    if "browsers" not in request.node.name:
+        monkeypatch.setattr(module, "_CODECS", ("mp4v",))
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +82,8 @@ def test_game_of_another_seed_is_another_and_goes_on_behind_the_limit_of_trainin
 
 
 def test_filmed_game_is_the_same_as_one_that_is_not_filmed() -> None:
-    seen: list[int] = []
     config = AtariConfig(sticky_actions=0.25, cached_starts="off")
-    shown, _ = make_shown_env("breakout", config, lambda picture: seen.append(picture.ndim))
+    shown, _, look = make_shown_env("breakout", config)
     results = []
     for env in (shown, make_env_factory("breakout", config)()):
         out = np.zeros(env.spec.observation_shape, np.uint8)
@@ -89,7 +95,7 @@ def test_filmed_game_is_the_same_as_one_that_is_not_filmed() -> None:
             played.append((env.step(actions.pop(), out), out.tobytes()))
         results.append(played)
     assert results[0] == results[1]
-    assert len(seen) >= 4 * len(results[0])
+    assert len(look(out)) >= 4 * len(results[0])
 
 
 def test_observation_is_filmed_where_there_is_nothing_else(pay) -> None:
@@ -169,10 +175,10 @@ class ChannelsLast(Pay):
 
 @pytest.mark.parametrize(("kind", "rows"), [(Stacked, 4), (ChannelsLast, 5)])
 def test_newest_frame_of_a_stack_is_filmed_whichever_axis_it_is(kind: Any, rows: int) -> None:
-    pictures: list[np.ndarray] = []
-    env, _ = make_shown_env(f"test_training_play:{kind.__name__}", AtariConfig(), pictures.append)
-    env.reset(np.zeros(kind.spec.observation_shape, np.uint8))
-    np.testing.assert_array_equal(pictures, np.full((1, rows, 6, 3), 200))
+    env, _, look = make_shown_env(f"test_training_play:{kind.__name__}", AtariConfig())
+    out = np.zeros(kind.spec.observation_shape, np.uint8)
+    env.reset(out)
+    np.testing.assert_array_equal(look(out), np.full((1, rows, 6, 3), 200))
 
 
 class Failing(Pay):
@@ -182,12 +188,10 @@ class Failing(Pay):
         raise KeyError("lost")
 
 
-def test_error_of_an_own_environment_is_named() -> None:
-    env, _ = make_shown_env("test_training_play:Failing", AtariConfig(), lambda picture: None)
-    out = np.zeros((4, 6), np.uint8)
-    env.reset(out)
+def test_error_of_an_own_environment_is_named(pay, monkeypatch) -> None:
+    monkeypatch.setattr("saved_runs.Pay", Failing)
     with pytest.raises(EnvError, match=r"environment .* failed in step: KeyError: 'lost'"):
-        env.step(0, out)
+        play_game(pay)
 
 
 def test_catch_is_filmed(tmp_path) -> None:
@@ -209,7 +213,7 @@ def make_batched() -> Batched:
 )
 def test_environment_that_is_a_batch_is_not_shown(env: str) -> None:
     with pytest.raises(ValueError, match=words(f"environment {env} is a batch evaluate")):
-        make_shown_env(env, AtariConfig(), lambda _: None)
+        make_shown_env(env, AtariConfig())
 
 
 class Drawn(gymnasium.Env[Any, Any]):
@@ -301,7 +305,7 @@ def test_rendering_that_gives_no_film_is_refused(render, said: str, monkeypatch,
 @pytest.mark.parametrize("render_fps", [0, None, -1])
 def test_a_speed_of_no_use_is_replaced(render_fps: int | None, monkeypatch) -> None:
     monkeypatch.setitem(Drawn.metadata, "render_fps", render_fps)
-    assert make_shown_env("Drawn-v0", AtariConfig(), lambda _: None).frames_per_second == 5.0
+    assert make_shown_env("Drawn-v0", AtariConfig()).frames_per_second == 5.0
 
 
 def test_gif_shows_the_game_at_its_speed(pay, tmp_path) -> None:
@@ -312,11 +316,17 @@ def test_gif_shows_the_game_at_its_speed(pay, tmp_path) -> None:
         assert sum(durations(gif)) == 4 * 200
 
 
-def test_film_is_encoded_all_the_same_where_opencv_has_not_the_codec(tmp_path) -> None:
-    with film(tmp_path / "film.mp4", 20.0, "none") as movie:
+@pytest.mark.parametrize(("first", "expected"), [("vp09", b"VP90"), ("none", b"FMP4")])
+def test_film_plays_in_browsers_and_is_encoded_all_the_same_without_the_codec(
+    first: str, expected: bytes, tmp_path, monkeypatch
+) -> None:
+    codecs = module._CODECS
+    assert codecs[0] == "vp09"
+    monkeypatch.setattr(module, "_CODECS", (first, *codecs[1:]))
+    with film(tmp_path / "film.mp4", 20.0) as movie:
         movie.add(np.zeros((64, 64, 3), np.uint8))
     code = int(cv2.VideoCapture(str(tmp_path / "film.mp4")).get(cv2.CAP_PROP_FOURCC))
-    assert code.to_bytes(4, "little") == b"FMP4"
+    assert code.to_bytes(4, "little") == expected
 
 
 def test_gif_of_a_fast_film_leaves_out_pictures_but_keeps_the_speed(tmp_path) -> None:
@@ -355,6 +365,9 @@ def test_film_that_opencv_could_not_write_is_an_error(tmp_path, monkeypatch) -> 
         @staticmethod
         def fourcc(*letters: str) -> int:
             return 0
+
+        def isOpened(self) -> bool:
+            return True
 
         def write(self, picture: Any) -> None: ...
 

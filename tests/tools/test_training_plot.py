@@ -16,8 +16,7 @@ from saved_runs import trained
 from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.runs.directory import write_config
-from accel_rl.tools.compare import Group, interval_half_width, make_groups, read_curve
-from accel_rl.tools.measurements import plot_measurements
+from accel_rl.tools.compare import Group, find_runs, make_groups, read_curve
 from accel_rl.tools.plot import PlotOptions, plot, scores_table, style_panel
 
 NAN = float("nan")
@@ -78,25 +77,13 @@ def test_row_that_is_being_written_is_left_out(tmp_path) -> None:
     np.testing.assert_array_equal(read_curve(run_dir, "steps").x, [1000, 2000])
 
 
-def test_interval_is_that_of_student() -> None:
-    # [1, 2, 3]: s = 1, t(2) = 4.303; [2, 2, 2]: s = 0. Half: 4.303 * 1 / sqrt(3) = 2.4843.
-    half = interval_half_width(np.array([[1.0, 2.0], [2.0, 2.0], [3.0, 2.0]]))
-    np.testing.assert_allclose(half, [2.4843, 0.0], atol=1e-4)
-    assert np.isnan(interval_half_width(np.array([[1.0, 2.0]]))).all()  # of one run
-    widths = []
-    for runs in (31, 32, 5000):  # beyond the table
-        scores = np.random.default_rng(0).permutation(np.resize([-1.0, 1.0], runs))[:, None]
-        widths.append(float(interval_half_width(scores)[0] * np.sqrt(runs) / scores.std(ddof=1)))
-    np.testing.assert_allclose(widths, [2.042, 2.040, 1.960], atol=0.004)  # the quantiles
-
-
 def test_runs_that_differ_in_the_seed_make_one_group(tmp_path) -> None:
     runs = three_seeds(tmp_path)
     (group,) = groups_of(runs)
     assert (group.label, group.seeds) == ("pong, a2c", (0, 1, 2))
     assert (group.x[0], group.x[-1]) == (0, 10_000)
     np.testing.assert_allclose(group.mean, group.x / 10_000 * 2)
-    np.testing.assert_allclose(group.half_width, group.x / 10_000 * 2.4843, atol=1e-4)
+    assert str(group.end) == "2.00 [1.00, 3.00]"  # the three scores are a 27th of all draws each
 
 
 @pytest.mark.parametrize(
@@ -269,20 +256,21 @@ def shown(groups: Any, axis: Any) -> str:
     return capture.get()
 
 
-def test_table_tells_final_scores_and_an_interval_from_two_runs_on(tmp_path) -> None:
+def test_table_tells_final_scores_and_an_interval_from_three_runs_on(tmp_path) -> None:
     runs = three_seeds(tmp_path)
     text = shown(plot(runs, PlotOptions(out=str(tmp_path / "out.png"))).groups, "steps")
-    assert "0, 1, 2  10,000   2.00  -0.48 to 4.48  1.00 to 3.00" in text
-    assert "95 %, Student's t over the runs" in text
-    text = shown(groups_of(runs[:1], "minutes"), "minutes")
-    assert "5.0   1.00  needs 2 runs" in text
+    assert "0, 1, 2  10,000   2.00  1.00 to 3.00  1.00 to 3.00" in text
+    assert "95 % interval: stratified bootstrap over the runs" in text
+    text = shown(groups_of(runs[:2], "minutes"), "minutes")
+    assert "5.0   1.50  needs 3 runs  1.00 to 2.00" in text
 
 
-def test_run_that_is_named_twice_is_refused(tmp_path) -> None:
-    run_dir = saved(tmp_path / "run", {1: 2.0})
-    again = tmp_path / "." / "run" / ".." / "run"
-    with pytest.raises(ValueError, match="run is named twice"):
-        plot([run_dir, again], PlotOptions(out=str(tmp_path / "out.png")))
+def test_runs_are_named_once_and_found_in_sweeps(tmp_path) -> None:
+    (tmp_path / "sweep" / "runs").mkdir(parents=True)
+    runs = [saved(tmp_path / "sweep" / "runs" / name, {1: 2.0}) for name in "ab"]
+    assert find_runs([tmp_path / "sweep"]) == runs
+    with pytest.raises(ValueError, match="a is named twice"):
+        find_runs([tmp_path / "sweep", runs[1] / ".." / "a"])
 
 
 def test_run_whose_table_has_no_score_is_refused(tmp_path) -> None:
@@ -325,18 +313,17 @@ def test_picture_that_exists_or_is_of_another_kind_is_refused(tmp_path) -> None:
         plot(runs, PlotOptions(out="a.pdf"))
 
 
-@pytest.mark.parametrize("draw", [plot, plot_measurements])
+@pytest.mark.parametrize("what", ["scores", "norms"])
 @pytest.mark.parametrize(
     ("names", "said"), [([], "no run is named"), (["absent"], "there is no run directory")]
 )
 def test_runs_are_looked_for_before_the_picture_is_in_the_way(
-    draw: Any, names: list[str], said: str, tmp_path
+    what: str, names: list[str], said: str, tmp_path
 ) -> None:
     out = tmp_path / "out.png"
     out.touch()
-    what = "scores" if draw is plot else "norms"
     with pytest.raises(ValueError, match=said):
-        draw([tmp_path / name for name in names], PlotOptions(what=what, out=str(out)))
+        plot([tmp_path / name for name in names], PlotOptions(what=what, out=str(out)))
 
 
 # ---- any other column of the table ---------------------------------------------------------------

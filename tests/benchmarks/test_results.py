@@ -86,9 +86,7 @@ def test_table_on_minatar_has_means_over_seeds_and_scaled_scores(docs: Path) -> 
     minatar_table.main([str(docs.parent / "sweep")])
     page = (docs / "results.md").read_text()
     cells = " | ".join(f"{minatar_table.RANDOM[game] + 5:.1f} (2)" for game in GAMES)
-    row = (
-        rf"\| a2c \| 0 \| {re.escape(cells)} \| 0\.50 range \[0\.25, 0\.75\] \| 2,500 \| 1 \|"
-    )
+    row = rf"\| a2c \| 0 \| {re.escape(cells)} \| 0\.50 range \[0\.25, 0\.75\] \| 2,500 \| 1 \|"
     assert re.search(row, page) and "| ppo | 8.5 (2) |  |  |  |  |  |" in page
     assert f"{minatar_table.RANDOM['freeway'] + 10:.1f} (1)" in page
     assert page.count("Before.") == 2 and "old" not in page

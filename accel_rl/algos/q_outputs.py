@@ -96,7 +96,7 @@ def sequence_outputs(
                 finals = unroll(agent.model, slice(N, C))
                 pair = [_by_rows(each, R - burn_in) for each in (choosing, finals)]
                 choosing = torch.cat(pair, 1).flatten(0, 1)
-    index = batch.behind.flatten()
+    index = batch.end.flatten()
     own_mask = next_mask = None
     if mask is not None:
         own_mask = _by_rows(_columns(mask, C, slice(0, N)), R)[burn_in : burn_in + L].flatten(0, 1)

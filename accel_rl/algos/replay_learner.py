@@ -13,7 +13,7 @@ from torch import Tensor
 from accel_rl.agents import Agent, RolloutTensors
 from accel_rl.algos.generator import restore
 from accel_rl.algos.replay import Replay, ReplaySpec, SequenceReplay, Transitions
-from accel_rl.algos.replay.free_memory import replay_device
+from accel_rl.algos.replay.spec import replay_device
 from accel_rl.algos.replay_config import PACE_METRICS, Pace, ReplayConfig, sent
 from accel_rl.algos.update import Update
 from accel_rl.parallel import ALONE, Exchange, Ranks

@@ -9,7 +9,7 @@ import torch
 from replay_worlds import CPU, B, T, World, everything, make, slow_window
 
 from accel_rl.algos.replay import Priorities, Replay, ReplaySpec
-from accel_rl.algos.replay.free_memory import check_free_memory, replay_device
+from accel_rl.algos.replay.spec import check_free_memory, replay_device
 from accel_rl.spaces import Leaf, discrete
 
 

@@ -120,7 +120,7 @@ def test_every_sequence_at_every_cursor_equals_what_was_seen(
                 assert float(batch.discount[k, j]) == pytest.approx(discount)
                 if following is None:
                     continue
-                behind = int(batch.behind[k, j])
+                behind = int(batch.end[k, j])
                 assert flat[behind].tolist() == np.ravel(following).tolist()
                 r, column = divmod(behind, C)
                 cuts = [i for i in range(n) if "final" in steps[s + i]]

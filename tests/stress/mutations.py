@@ -329,7 +329,7 @@ nstep_discount_always_n algos/replay/memory.py algos/test_replay.py
 + ~is_over * spec.gamma**spec.n_step
 
 stack_over_episode_start algos/replay/memory.py algos/test_replay.py
-- index = index.where(before <= age, S * B)
+- rows = rows.where(before <= age, self._blank_row)
 + pass
 
 per_alpha_dropped algos/replay/priorities.py algos/test_replay_priorities.py
@@ -337,7 +337,7 @@ per_alpha_dropped algos/replay/priorities.py algos/test_replay_priorities.py
 + priority.double()
 
 per_overwritten_not_zeroed algos/replay/priorities.py algos/test_replay_priorities.py
-- self._tree.set_range(start * B, zeros)
+- self._tree.set_range(slot * B, torch.zeros(num * B, dtype=torch.float64, device=device))
 + pass
 
 sequence_state_of_next_step algos/replay/sequences.py algos/test_replay_sequences.py
@@ -571,7 +571,7 @@ pace_ignores_other_learners algos/replay_config.py algos/test_algos_dqn.py
 - due = int(used / (own_batch * self._num_learners))
 + due = int(used / own_batch)
 
-sum_tree_keeps_mass algos/replay/sum_tree.py algos/test_replay_sum_tree.py
+sum_tree_keeps_mass algos/replay/priorities.py algos/test_replay_sum_tree.py
 - mass = mass - before.where(child > 0, 0.0)
 + pass
 

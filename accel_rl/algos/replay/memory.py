@@ -1,27 +1,31 @@
 """The replay memory: the last so many steps of every simulator, and transitions made of them.
 
-Organised by simulator: ``[S, B]``, a ring of ``S`` slots for each of the ``B`` environments, all at
-the same place. A slot holds one step: the newest frame of its observation, the action, and what
-came of it. Observations and actions of a mapping are stored whole, each leaf in a tensor of its
-own. Stacks of frames, n-step returns and the end of episodes are put together when a
-transition is drawn, by a few gathers, so that nothing has to be mended later.
+A ring of ``S`` slots for each of the ``B`` environments. Step ``s`` of environment ``b``, counted
+from 0, is in slot ``s % S``: the newest frame of its observation, the action, and a row of `STEP`.
+Observations and actions of a mapping are stored whole, each leaf in a tensor of its own. Rows of
+frames are:
 
-Steps are counted from 0 for each environment; step ``s`` lies in slot ``s % S``. With ``c`` steps
-stored, those that can be drawn are ``low <= s < high``:
+    row = s % S * B + b        the newest frame of step s, before its action
+    S * B                      `blank_row`: zeros, for frames before the episode
+    S * B + 1 + k % K          the newest frame of final observation k, a ring of its own
+
+Stacks of frames, n-step returns and ends of episodes are put together when a transition is drawn,
+by a few gathers, so that nothing has to be mended later. With ``c`` steps stored, those that can be
+drawn are ``low <= s < high``:
 
 - ``high = c - n_step``: the observation ``n_step`` later is there.
 - ``low = c - S + frame_stack - 1``, or 0: the frames before are there.
 
 A return that meets a truncation ends there, and goes on with the value of the final observation,
 as in A2C and PPO; the code published with Stooke and Abbeel 2018 (arXiv:1803.02811) takes it for
-the end of the game, with value 0. The newest frames of final observations lie in a ring of their
-own; where one has been overwritten before its step was, or never came, because a worker was lost,
-steps whose return would need it are not valid, and count for nothing like those never taken.
+the end of the game, with value 0. Where a final observation was overwritten before its step, or
+never came because a worker was lost, steps whose return would need it are not valid: they count for
+nothing, like steps that were never taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from operator import setitem
 from typing import Any, NamedTuple
@@ -32,9 +36,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accel_rl.agents import HostFlags, RolloutTensors
-from accel_rl.algos.replay.free_memory import check_free_memory, replay_too_large
-from accel_rl.algos.replay.huge_pages import zeros_in_huge_pages
-from accel_rl.algos.replay.spec import STEP, ReplaySpec
+from accel_rl.algos.replay.spec import (
+    STEP,
+    ReplaySpec,
+    check_free_memory,
+    replay_too_large,
+    runs_of,
+    zeros_in_huge_pages,
+)
 from accel_rl.spaces import Leaf, Space, map_leaves
 
 
@@ -99,7 +108,7 @@ class Replay:
     def _allocate(self) -> None:
         spec, device = self.spec, self.device
         S, B = spec.num_slots, spec.num_envs
-        # One more, which stays blank, for what is older than an episode; then the final ones.
+        self._blank_row = S * B
         num_rows = S * B + 1 + spec.num_finals
         huge = zeros_in_huge_pages if device.type == "cpu" else partial(torch.zeros, device=device)
         self._all_frames = _zeros(spec.frame, (num_rows,), huge)
@@ -162,7 +171,8 @@ class Replay:
             frames = frames[:, :, -1]
         steps = send(self._describe(host), self.device)
         self._keep_finals(batch.final_observation, len(host.final_step))
-        for rows, slots in self._slots(self.num_stored, self.num_stored + T):
+        for offset, slot, num in runs_of(self.num_stored, self.num_stored + T, self.spec.num_slots):
+            rows, slots = slice(offset, offset + num), slice(slot, slot + num)
             _store(self._frames, slots, frames, rows)
             _store(self._action, slots, batch.action, rows)
             self._steps[slots] = steps[rows]
@@ -277,26 +287,15 @@ class Replay:
         self.num_stored = state["num_stored"]
 
     def observations(self, step: Tensor, env: Tensor, final: Tensor | None = None) -> Any:
-        """Observations ``[N, ...]``, with blanks before the episode's start.
+        """Return observations ``[N, ...]``, with blanks before the start of an episode.
 
-        ``final``: ``[N]``, numbers of final observations to be taken instead, -1 for none; their
-        older frames are those that the step before ``step`` has.
+        Args:
+            step: ``[N]`` int64.
+            env: ``[N]`` int64.
+            final: ``[N]``, numbers of final observations to take instead of those of ``step``,
+                whose older frames are those of the step before; -1 for none.
         """
-        spec = self.spec
-        B, S, stack = spec.num_envs, spec.num_slots, spec.frame_stack
-        before = torch.arange(stack - 1, -1, -1, device=self.device)
-        if final is not None:
-            is_final = (final >= 0).long()
-            step = step - is_final
-            before = before - is_final.unsqueeze(1)
-        step = step.unsqueeze(1)
-        index = (step - before) % S * B + env.unsqueeze(1)  # [N, frame_stack]
-        if stack > 1:
-            age = self._fields["age"].view(-1)[step % S * B + env.unsqueeze(1)]
-            index = index.where(before <= age, S * B)
-        if final is not None:
-            place = S * B + 1 + final.unsqueeze(1) % spec.num_finals
-            index = index.where(before >= 0, place)
+        index = self._frame_rows(step, env, final)
 
         def take(leaf: Leaf, frames: Tensor) -> Tensor:
             rows, chosen = frames.view(len(frames), -1), index.view(-1)
@@ -304,7 +303,25 @@ class Replay:
             rows = rows[chosen] if rows.is_cuda else rows.index_select(0, chosen)
             return rows.view(len(index), *leaf.shape)
 
-        return map_leaves(take, spec.observation, self._all_frames)
+        return map_leaves(take, self.spec.observation, self._all_frames)
+
+    def _frame_rows(self, step: Tensor, env: Tensor, final: Tensor | None) -> Tensor:
+        """Return the rows of the frames of `observations`, ``[N, frame_stack]``, oldest first."""
+        B, S, stack = self.spec.num_envs, self.spec.num_slots, self.spec.frame_stack
+        before = torch.arange(stack - 1, -1, -1, device=self.device)  # steps before the newest
+        if final is not None:  # its frames end one step later, with the frame of its own, at -1
+            is_final = (final >= 0).long()
+            step = step - is_final
+            before = before - is_final.unsqueeze(1)
+        step = step.unsqueeze(1)
+        rows = (step - before) % S * B + env.unsqueeze(1)
+        if stack > 1:
+            age = self._fields["age"].view(-1)[step % S * B + env.unsqueeze(1)]
+            rows = rows.where(before <= age, self._blank_row)
+        if final is not None:
+            own = self._blank_row + 1 + final.unsqueeze(1) % self.spec.num_finals
+            rows = rows.where(before >= 0, own)
+        return rows
 
     def _describe(self, host: HostFlags) -> Tensor:
         """Rows of `STEP` for a rollout, ``[T, B, 2]`` int64 on the host; rewards are missing."""
@@ -356,15 +373,6 @@ class Replay:
             has_history = observation[:, :-1].flatten(1).any(1).bool()  # of bytes it is a byte
             unknown = is_other & has_history.cpu().numpy()
             self._num_unknown[unknown] = self.spec.frame_stack - 1
-
-    def _slots(self, start: int, stop: int) -> Iterator[tuple[slice, slice]]:
-        """Steps ``start`` to ``stop`` as rows counted from 0 and their slots: one run or two."""
-        S = self.spec.num_slots
-        first = start % S
-        fits = min(stop - start, S - first)
-        yield slice(0, fits), slice(first, first + fits)
-        if fits < stop - start:
-            yield slice(fits, stop - start), slice(0, stop - start - fits)
 
 
 def _zeros(space: Space, shape: tuple[int, ...], zeros: Callable[..., Tensor]) -> Any:

@@ -8,8 +8,71 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from accel_rl.algos.replay.spec import ReplaySpec
-from accel_rl.algos.replay.sum_tree import SumTree
+from accel_rl.algos.replay.spec import ReplaySpec, runs_of
+
+FAN_OUT = 128
+"""children of a node, so that a million leaves need three levels, and each operation a few array
+operations a level"""
+
+
+class SumTree:
+    """A tree of sums over priorities, to draw leaves in proportion to them.
+
+    Priorities are 0 at first, and float64, since the sums of a million of them are drawn from.
+    """
+
+    def __init__(self, num_leaves: int, device: torch.device) -> None:
+        self._levels: list[Tensor] = []  # [nodes, FAN_OUT] each, from the leaves to the root
+        size = num_leaves
+        while not self._levels or len(self._levels[-1]) > 1:
+            size = -(-size // FAN_OUT)
+            level = torch.zeros(size, FAN_OUT, dtype=torch.float64, device=device)
+            self._levels.append(level)
+
+    @property
+    def total(self) -> Tensor:
+        """The sum of all priorities, 0-d."""
+        return self._levels[-1].sum()
+
+    def get(self, index: Tensor) -> Tensor:
+        """Priorities ``[n]`` of the leaves ``index``, ``[n]`` int64."""
+        return self._levels[0].view(-1)[index]
+
+    def set(self, index: Tensor, priority: Tensor) -> None:
+        """Give leaves ``index``, ``[n]`` int64, the priorities ``[n]`` float64, none negative.
+
+        An index may be there more than once, with one priority.
+        """
+        self._levels[0].view(-1)[index] = priority
+        for below, above in zip(self._levels, self._levels[1:], strict=False):
+            index = index // FAN_OUT
+            above.view(-1)[index] = below[index].sum(1)
+
+    def set_range(self, start: int, priority: Tensor) -> None:
+        """Give the leaves from ``start`` on the priorities ``[n]`` float64."""
+        stop = start + len(priority)
+        self._levels[0].view(-1)[start:stop] = priority
+        for below, above in zip(self._levels, self._levels[1:], strict=False):
+            start, stop = start // FAN_OUT, -(-stop // FAN_OUT)
+            above.view(-1)[start:stop] = below[start:stop].sum(1)
+
+    def find(self, mass: Tensor) -> Tensor:
+        """The leaves ``[n]`` at which the running sum of priorities exceeds ``mass``, ``[n]``.
+
+        ``mass``: float64 in [0, total). A leaf of priority 0 is never found, whatever is rounded.
+        """
+        node = torch.zeros_like(mass, dtype=torch.int64)
+        mass = mass.unsqueeze(1)
+        for level in reversed(self._levels):
+            running = level.index_select(0, node).cumsum(1)  # [n, FAN_OUT]
+            child = torch.searchsorted(running, mass, right=True)
+            # Rounding may have left the mass at the node's sum or above: its last leaf then.
+            last = torch.searchsorted(running, running[:, -1:].contiguous())
+            child = torch.minimum(child, last)  # [n, 1]
+            before = running.gather(1, (child - 1).clamp_(min=0))
+            mass = mass - before.where(child > 0, 0.0)
+            node = node * FAN_OUT + child.squeeze(1)
+        return node
 
 
 class Drawable(Protocol):
@@ -60,14 +123,14 @@ class Priorities:
         """Take in what has been appended to the replay since the last time."""
         replay, device = self._replay, self._replay.device
         B = replay.spec.num_envs
-        for start, stop in self._runs(self._low, replay.low):
-            zeros = torch.zeros((stop - start) * B, dtype=torch.float64, device=device)
-            self._tree.set_range(start * B, zeros)
+        for _, slot, num in runs_of(self._low, replay.low, replay.num_slots):
+            self._tree.set_range(slot * B, torch.zeros(num * B, dtype=torch.float64, device=device))
         env = torch.arange(B, device=device)
-        for first, (start, stop) in self._numbered_runs(self._high, replay.high):
-            step = torch.arange(first, first + stop - start, device=device).unsqueeze(1)
-            valid = replay.are_valid(step.expand(-1, B), env.expand(stop - start, B))
-            self._tree.set_range(start * B, valid.flatten().double() * self._default)
+        for offset, slot, num in runs_of(self._high, replay.high, replay.num_slots):
+            first = self._high + offset
+            step = torch.arange(first, first + num, device=device).unsqueeze(1)
+            valid = replay.are_valid(step.expand(-1, B), env.expand(num, B))
+            self._tree.set_range(slot * B, valid.flatten().double() * self._default)
         self._low, self._high = replay.low, replay.high
 
     def draw(self, num: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
@@ -107,19 +170,3 @@ class Priorities:
     def set_state(self, state: Mapping[str, Any]) -> None:
         self._tree.set_range(0, state["leaves"].to(self._replay.device))
         self._low, self._high = state["low"], state["high"]
-
-    def _runs(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Slots of the steps ``start`` to ``stop``: one run, or two where the ring begins anew."""
-        return [run for _, run in self._numbered_runs(start, stop)]
-
-    def _numbered_runs(self, start: int, stop: int) -> list[tuple[int, tuple[int, int]]]:
-        """Likewise, each with its first step."""
-        S = self._replay.num_slots
-        if start == stop:
-            return []
-        first = start % S
-        fits = min(stop - start, S - first)
-        runs = [(start, (first, first + fits))]
-        if fits < stop - start:
-            runs.append((start + fits, (0, stop - start - fits)))
-        return runs

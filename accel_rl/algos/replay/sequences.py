@@ -1,16 +1,20 @@
 """Sequences of steps from a replay memory, for networks that remember.
 
 As in R2D2 (Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed Reinforcement
-Learning"): with the first step of each sequence the recurrent state is stored that the policy had
-there ("stored state"). Sequence ``m`` has the steps from ``m * interval`` on, ``burn_in`` of which
-only renew the state, and ``length`` of which are learned from; ``n_step`` more end the returns.
+Learning"): the recurrent state of the policy at the first step of each sequence is stored with it
+("stored state"). Sequence ``m`` has the steps from ``m * interval`` on:
+
+    row  0 .. burn_in - 1     only renew the state
+         .. + length          are learned from
+         .. + n_step          end the returns
 
 Episodes begin anywhere in a sequence. The state becomes zeros there, and the steps of both episodes
 are learned from; in R2D2 sequences end with the episode.
 
 A return that meets a truncation goes on with the value of the final observation, which a network
-must see after the steps before it. So each final observation of a batch has a column of its own,
-which is the sequence up to the truncated step, with the final observation behind.
+must see after the steps before it. So a batch of ``N`` sequences has ``C`` columns: column ``n`` is
+sequence ``n``, and each final observation has a column behind these: a copy of its sequence, with
+the final observation after the truncated step.
 """
 
 from __future__ import annotations
@@ -32,8 +36,8 @@ class SequenceBatch(NamedTuple):
     """``N`` sequences of ``L`` steps to learn from, and the ``R`` rows that their returns need.
 
     ``R`` is burn-in + ``L`` + n_step. Columns from ``N`` to ``C`` are those of final observations.
-    Steps that are not ``valid`` count for nothing. ``behind``: which of the observations, counted
-    from that of row 0, ends the return of each step; the others are as in `Transitions`.
+    Steps that are not ``valid`` count for nothing. ``end``: the place among all ``R * C``
+    observations of the observation behind each return; the others are as in `Transitions`.
     """
 
     observation: Any  # [R * C, ...], time-major, a tensor, or a dict of tensors for a mapping
@@ -43,7 +47,7 @@ class SequenceBatch(NamedTuple):
     reward: Tensor  # [L, N] float32
     discount: Tensor  # [L, N] float32
     valid: Tensor  # [L, N] bool
-    behind: Tensor  # [L, N] int64
+    end: Tensor  # [L, N] int64
     previous: Tensor | None  # [R, C, P], the `PreviousInputs`, if the network has some
 
     @property
@@ -148,23 +152,23 @@ class SequenceReplay:
         state = self._state[number % self.num_slots, env]
         size = self._sequences.state_size
         state, previous = state[:, :size], self._previous(step, env, state[:, size:])
-        column = torch.arange(N, device=self.device).expand_as(learned)
+        end_row = learned - first + window.length  # of the observation behind each return
+        end_column = torch.arange(N, device=self.device).expand_as(learned)
         if steps.has_finals:
-            # Behind the last row none is learned from.
             finals = steps.finals(step, env.expand_as(step))
+            # Of the burn-in none is learned from, and nothing comes after the last row.
             finals[-1] = finals[: self._sequences.burn_in] = -1
-            at, of = (finals >= 0).nonzero(as_tuple=True)  # [M] each; this asks the device
-            observation = self._with_finals(observation, step, env, finals, at, of)
-            is_first = torch.cat((is_first, is_first[:, of]), 1)
-            own = torch.arange(len(at), device=self.device)
-            is_first[at + 1, N + own] = False
-            state = torch.cat((state, state[of]))
+            final_row, source = (finals >= 0).nonzero(as_tuple=True)  # [M]; this asks the device
+            final_column = N + torch.arange(len(source), device=self.device)
+            observation = self._with_finals(observation, step, env, finals, final_row, source)
+            is_first = torch.cat((is_first, is_first[:, source]), 1)
+            is_first[final_row + 1, final_column] = False
+            state = torch.cat((state, state[source]))
             if previous is not None:
-                previous = torch.cat((previous, previous[:, of]), 1)
+                previous = torch.cat((previous, previous[:, source]), 1)
             columns = torch.full_like(step, -1)
-            columns[at, of] = N + own
-            last = learned - first + window.length - 1
-            column = torch.where(window.final >= 0, columns.gather(0, last), column)
+            columns[final_row, source] = final_column
+            end_column = end_column.where(window.final < 0, columns.gather(0, end_row - 1))
         return SequenceBatch(
             observation=observation,
             state=state,
@@ -173,7 +177,7 @@ class SequenceReplay:
             reward=window.reward,
             discount=window.discount,
             valid=window.valid,
-            behind=(learned - first + window.length) * is_first.shape[1] + column,
+            end=end_row * is_first.shape[1] + end_column,
             previous=None if previous is None else previous.masked_fill(is_first.unsqueeze(2), 0),
         )
 
@@ -188,17 +192,24 @@ class SequenceReplay:
         return torch.cat((first.unsqueeze(0), told))
 
     def _with_finals(
-        self, observation: Any, step: Tensor, env: Tensor, finals: Tensor, at: Tensor, of: Tensor
+        self,
+        observation: Any,
+        step: Tensor,
+        env: Tensor,
+        finals: Tensor,
+        final_row: Tensor,
+        source: Tensor,
     ) -> Any:
-        """``[R * C, ...]``, a column more for each final observation: behind steps ``at, of``."""
+        """Return ``[R * C, ...]``, with a column for each final observation."""
         R, N = step.shape
-        final = self.steps.observations(step[at, of] + 1, env[of], finals[at, of])
-        own = torch.arange(len(at), device=self.device)
+        at = final_row, source
+        final = self.steps.observations(step[at] + 1, env[source], finals[at])
+        number = torch.arange(len(source), device=self.device)
 
-        def widen(rows: Tensor, behind: Tensor) -> Tensor:
+        def widen(rows: Tensor, ends: Tensor) -> Tensor:
             given = rows.view(R, N, *rows.shape[1:])
-            more = given[:, of]
-            more[at + 1, own] = behind
+            more = given[:, source]
+            more[final_row + 1, number] = ends
             return torch.cat((given, more), 1).flatten(0, 1)
 
         return map_leaves(widen, observation, final)

@@ -1,16 +1,24 @@
-"""What a replay memory holds: its shapes, and the bytes that they take."""
+"""What a replay memory holds: its shapes, the bytes that they take, and where these come from."""
 
 from __future__ import annotations
 
+import logging
+import mmap
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from accel_rl.models import PreviousInputs
 from accel_rl.spaces import Leaf, Space, leaves_of, size_of
+from accel_rl.system.topology import free_memory
 
+_LOGGER = logging.getLogger(__name__)
 _UPDATE_COPIES = 12  # of a batch's observations
 # A step beside its frame and action, in 16 bytes, which one copy writes and one gather reads.
 STEP = np.dtype(
@@ -154,3 +162,85 @@ class ReplaySpec:
 
 def _bytes_of(space: Space) -> int:
     return sum(prod(leaf.shape) * leaf.dtype.itemsize for _, leaf in leaves_of(space))
+
+
+def runs_of(start: int, stop: int, num_slots: int) -> Iterator[tuple[int, int, int]]:
+    """Divide the steps ``start`` to ``stop`` of a ring into one run of slots, or two.
+
+    Yields:
+        The first step counted from ``start``, its slot, and the number of steps.
+    """
+    first = start % num_slots
+    fits = min(stop - start, num_slots - first)
+    if fits:
+        yield 0, first, fits
+    if fits < stop - start:
+        yield fits, 0, stop - start - fits
+
+
+def check_free_memory(
+    spec: ReplaySpec, device: torch.device, num_learners: int = 1, num_local: int = 1
+) -> None:
+    """Raises ValueError unless ``device`` has memory for a replay, and a GPU for updates, too.
+
+    ``num_learners``: of whose replay that is one part; the machine must hold ``num_local`` of them.
+    """
+    if device.type == "cuda":
+        num_local = 1  # what others have is not free: they take it at once
+    if spec.nbytes * num_local > _free(spec, device):
+        raise replay_too_large(spec, device, num_learners, num_local)
+
+
+def replay_device(spec: ReplaySpec, device: torch.device) -> torch.device:
+    """Return ``device``, or the CPU if a GPU has too little free memory for the replay."""
+    if device.type != "cuda" or spec.nbytes <= _free(spec, device):
+        return device
+    _LOGGER.warning(
+        "the replay takes %.1f GB, more than %s has free; it is in the memory of the CPU, which is "
+        "slower",
+        spec.nbytes / 1e9,
+        device,
+    )
+    return torch.device("cpu")
+
+
+def _free(spec: ReplaySpec, device: torch.device) -> int:
+    """Bytes that a replay may take: of a GPU all but a tenth, or what an update needs."""
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+        return max(0, free - max(free // 10, spec.update_bytes))
+    return free_memory()
+
+
+def replay_too_large(
+    spec: ReplaySpec, device: torch.device, num_learners: int, num_local: int = 1
+) -> ValueError:
+    """What `check_free_memory` raises."""
+    free, nbytes, size = _free(spec, device), spec.nbytes, spec.size
+    fits = num_learners * int(size * free / (nbytes * num_local) * 0.9)
+    what = f"a replay of buffer_size={size}"
+    if num_learners > 1:
+        what = f"each of {num_learners} learners' parts of the replay"
+    shared = f" for {num_local} of them" if num_local > 1 else ""
+    return ValueError(
+        f"{what} takes {nbytes / 1e9:.1f} GB, and {device} has {free / 1e9:.1f} GB free for it"
+        f"{shared}; use buffer_size={fits} or less"
+    )
+
+
+def zeros_in_huge_pages(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return ``torch.zeros`` on the CPU, in pages of 2 MiB where Linux grants them.
+
+    A gather of frames from random places waits for the processor to find each page. It finds nearly
+    all of these in its cache of addresses. ``shape`` is not empty.
+    """
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.zeros(shape, dtype=dtype)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    try:
+        memory = mmap.mmap(-1, prod(shape) * dtype.itemsize, flags=flags)
+    except OSError:  # there is not as much
+        return torch.zeros(shape, dtype=dtype)  # which says how much was wanted
+    with suppress(OSError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)

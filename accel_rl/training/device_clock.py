@@ -11,51 +11,32 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Protocol
 
 import torch
 
 
-class DeviceClock(Protocol):
-    """Measures the waits for updates.
+class DeviceClock:
+    """The clock of a CPU, which is done with an update when this process is.
 
     Attributes:
-        late_seconds: Spent in waiting for them so far, when actions were read.
+        late_seconds: time spent so far in waiting for updates, when actions were read.
     """
-
-    late_seconds: float
-
-    def begin(self) -> None:
-        """An update is about to be enqueued."""
-        ...
-
-    def end(self) -> None:
-        """The update is enqueued."""
-        ...
-
-    def act(self) -> None:
-        """The next actions are about to be chosen."""
-        ...
-
-
-class NoClock:
-    """On a CPU, which is done with an update when the host is."""
 
     late_seconds = 0.0
 
     def begin(self) -> None:
-        pass
+        """An update is about to be enqueued."""
 
     def end(self) -> None:
-        pass
+        """The update is enqueued."""
 
     def act(self) -> None:
-        pass
+        """The next actions are about to be chosen."""
 
 
 @dataclass
 class _Update:
-    """Events before and behind it, and when the host began it and when it acted again."""
+    """Events before and after an update, and when the host began it and when it acted again."""
 
     first: torch.cuda.Event
     last: torch.cuda.Event
@@ -63,10 +44,10 @@ class _Update:
     acted: float = math.inf
 
 
-class EventClock:
-    """On a GPU: two events in its stream around each update, read when a later one begins.
+class EventClock(DeviceClock):
+    """The clock of a GPU: two events around each update, read when a later update begins.
 
-    By then the host has waited for actions that came behind them, so it waits no more.
+    By then the host has waited for actions that came after the events, so that it waits no more.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -93,5 +74,5 @@ class EventClock:
 
 
 def make_device_clock(device: torch.device) -> DeviceClock:
-    """A clock of updates on ``device``."""
-    return EventClock(device) if device.type == "cuda" else NoClock()
+    """Return a clock of updates on ``device``."""
+    return EventClock(device) if device.type == "cuda" else DeviceClock()

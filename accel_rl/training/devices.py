@@ -19,9 +19,11 @@ from accel_rl.system.topology import gpu_numa_node
 
 
 def check_learners(config: TrainConfig, ranks: Ranks) -> None:
-    """Raises ValueError where the learners that were started are not those of ``config``.
+    """Check that the learners that were started can train as ``config`` says.
 
-    Or where it cannot be divided among them, has more GPUs than there are, or this is not Linux.
+    Raises:
+        ValueError: they are not as many, a batch cannot be divided among them, there are fewer
+            GPUs, or this is not Linux.
     """
     if sys.platform != "linux" and max(ranks.size, config.num_learners) > 1:
         raise ValueError(
@@ -62,14 +64,16 @@ def _check_against_launcher(config: TrainConfig, ranks: Ranks) -> None:
 
 
 def _check_division(config: TrainConfig, num: int) -> None:
-    """Raises ValueError where ``num`` learners cannot have equal parts."""
+    """Raise ValueError if ``num`` learners cannot have equal parts."""
     if num == 1 or config.parallel.sync == "store":
         return
     sampler, learner = config.sampler, config.learner
     num_envs = sampler.num_envs
-    if num_envs % (num * sampler.num_groups):
+    whole_envs = num * sampler.num_groups
+    if num_envs % whole_envs:
+        near = f"num_envs={max(whole_envs, num_envs // whole_envs * whole_envs)}"
         groups = f" of {sampler.num_groups} groups each"
-        raise _indivisible("num_envs", num_envs, num, _near_envs(config, num), groups)
+        raise _indivisible("num_envs", num_envs, num, near, groups)
     for name, (size, whole) in learner.batches(sampler).items():
         if size % num:
             raise _indivisible(name, size, num, f"{name}={_near_batch(size, num, whole)}")
@@ -88,24 +92,18 @@ def _indivisible(name: str, size: int, num: int, near: str, groups: str = "") ->
     )
 
 
-def _near_envs(config: TrainConfig, num: int) -> str:
-    """Options with about as many environments, which ``num`` learners can divide."""
-    whole = num * config.sampler.num_groups
-    few = max(whole, config.sampler.num_envs // whole * whole)
-    return f"num_envs={few}"
-
-
 def _near_batch(size: int, num: int, whole: int | None) -> int:
-    """The largest that ``num`` learners divide, no larger than ``size`` if one is not.
+    """Return the largest batch up to ``size`` that ``num`` learners divide, or ``num``.
 
-    ``whole``: so many samples are to be whole batches.
+    Args:
+        whole: number of samples that must be whole batches; None: any.
     """
     fits = [each for each in range(num, max(size, num) + 1, num) if (whole or 0) % each == 0]
     return fits[-1]
 
 
 def pick_device(name: str) -> torch.device:
-    """The device that ``name`` (auto, cpu, cuda) means; a ValueError if there is none here."""
+    """Return the device that ``name`` (auto, cpu, cuda) means; ValueError if it is not here."""
     if name not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device is {name}; it must be auto, cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
@@ -116,7 +114,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def learner_device(config: TrainConfig, ranks: Ranks) -> torch.device:
-    """The device of one learner; where there are fewer GPUs than learners, these share them.
+    """Return the device of one learner; learners share GPUs if there are fewer.
 
     Raises:
         ValueError: the config asks for a GPU and torch finds none.
@@ -160,7 +158,7 @@ def _is_recorded(part: object) -> bool:
 
 
 def computes_bfloat16_slowly(config: TrainConfig, device: torch.device) -> bool:
-    """Whether updates in bfloat16, as the config asks, take longer here than in float32 would.
+    """Return whether the config asks for bfloat16 and updates in float32 would be faster.
 
     On a CPU with AVX2 alone A2C trained at less than a third of the speed.
     """
@@ -169,10 +167,10 @@ def computes_bfloat16_slowly(config: TrainConfig, device: torch.device) -> bool:
 
 
 def check_same_processors(config: TrainConfig, team: Team) -> None:
-    """Raises ValueError, in all learners, unless their GPUs, or CPUs, are of one kind.
+    """Raise ValueError, in all learners, unless their GPUs, or CPUs, are of one kind.
 
-    In step each applies the rule to its own copy of the parameters. They stay equal to the bit
-    where the gradient's norm is rounded alike; how a GPU divides a sum depends on its model.
+    In step each learner applies the rule to its own parameters. They stay equal to the bit if the
+    gradient's norm is rounded alike; how a GPU divides a sum depends on its model.
     """
     device, kind = learner_device(config, team.ranks), torch.backends.cpu.get_cpu_capability()
     if device.type == "cuda":
@@ -189,9 +187,9 @@ def check_same_processors(config: TrainConfig, team: Team) -> None:
 
 
 def all_have_own_gpus(config: TrainConfig, team: Team) -> bool:
-    """Whether every learner, of other machines too, runs on a GPU that it shares with no other.
+    """Return whether every learner, of other machines too, has a GPU that it shares with nobody.
 
-    To be asked by all of them. A GPU is known by its UUID, since a learner may see its own alone.
+    All learners must call it. A GPU is known by its UUID, since a learner may see its own alone.
     """
     own = 0
     if pick_device("cpu" if config.gpus == 0 else config.device).type == "cuda":
@@ -203,13 +201,13 @@ def all_have_own_gpus(config: TrainConfig, team: Team) -> bool:
 
 
 def num_gpus(config: TrainConfig) -> int:
-    """Of this machine that the learners here share."""
+    """Return the number of GPUs that the learners of this machine share."""
     found = torch.cuda.device_count()
     return min(config.gpus or found, found)
 
 
 def describe_sharing(config: TrainConfig, ranks: Ranks, device: torch.device) -> str:
-    """What people should know where learners of this machine share GPUs; empty if they do not."""
+    """Return a line if learners of this machine share GPUs, else an empty text."""
     if device.type != "cuda" or ranks.local_size <= (num := num_gpus(config)):
         return ""
     gpus = "one GPU" if num == 1 else f"{num} GPUs"
@@ -220,7 +218,7 @@ def describe_sharing(config: TrainConfig, ranks: Ranks, device: torch.device) ->
 
 
 def gpu_nodes(num_learners: int, num_gpus: int) -> list[int | None]:
-    """The NUMA node of the GPU of each learner on this machine, None where unknown."""
+    """Return the NUMA node of the GPU of each learner on this machine; None if unknown."""
     return [_node(rank % num_gpus) for rank in range(num_learners)]
 
 

@@ -24,7 +24,7 @@ from accel_rl.agents import Agent, normalizer_state
 from accel_rl.config import TrainConfig
 from accel_rl.envs import is_atari_game
 from accel_rl.envs.batched import numbered
-from accel_rl.parallel import Ranks, Team, TeamError
+from accel_rl.parallel import Ranks, Team
 from accel_rl.runs.tables import read_rows
 from accel_rl.samplers import (
     ActionServer,
@@ -137,22 +137,24 @@ class Evaluator:
         config = self._config
         return min(config.evaluation_envs, config.evaluation_episodes or config.evaluation_envs)
 
-    def _numbers(self, num_envs: int) -> dict[str, Any]:
-        """This learner's arguments of `play_games`, which has ``num_envs`` environments."""
-        config = self._config
-        limit = longest_game(config.env, config.evaluation_steps)
-        if config.evaluation_episodes is None:
-            num_steps = -(-config.evaluation_steps // config.evaluation_envs) * num_envs
-            return {"num_steps": num_steps, "max_episode_steps": limit}
-        each, more = divmod(config.evaluation_episodes, self._num_envs)
-        num_episodes = each * num_envs + min(max(more - self._num_before, 0), num_envs)
-        return {"num_episodes": num_episodes, "max_episode_steps": limit}
-
     @property
     def _num_before(self) -> int:
         """Environments of the learners before this one."""
         rank, size = self._team.ranks.rank, self._team.ranks.size
         return rank * (self._num_envs // size) + min(rank, self._num_envs % size)
+
+    def _numbers(self, num_envs: int) -> dict[str, Any]:
+        """Return this learner's arguments of `play_games`."""
+        config = self._config
+        limit = {"max_episode_steps": longest_game(config.env, config.evaluation_steps)}
+        if config.evaluation_episodes is None:
+            return {
+                "num_steps": -(-config.evaluation_steps // config.evaluation_envs) * num_envs
+            } | limit
+        each, more = divmod(config.evaluation_episodes, self._num_envs)
+        return {
+            "num_episodes": each * num_envs + min(max(more - self._num_before, 0), num_envs)
+        } | limit
 
     def _make_sampler(self, num_envs: int) -> RolloutSampler:
         config, rank = with_game_limit(self._config), self._team.ranks.rank
@@ -165,45 +167,34 @@ class Evaluator:
         )
 
     def _gather(self, own: Evaluation | None) -> Evaluation:
-        """The games of all learners, in the first of them; in another one, its own.
+        """Return the games of all learners in the first one; in the others, their own.
 
-        ``own``: None if it was broken off, which the others are to know all the same.
+        Args:
+            own: None if the evaluation was broken off, which the first learner must know, too.
         """
         team, nothing = self._team, Evaluation([], 0, 0)
         if not team.ranks.is_first:
             team.post(own)
             return own or nothing
-        parts = [own, *(_parse(each, rank) for rank, each in team.read(waits=True).items())]
-        if None in parts[1:] and own is not None:
-            raise Interrupted(signal.SIGTERM)
-        episodes, unfinished, lost = zip(*(part or nothing for part in parts), strict=True)
+        parts = [own or nothing]
+        for messages in team.read(waits=True).values():
+            if messages in ([], [None]):  # of a learner that is lost, or has broken off
+                if own is not None:
+                    raise Interrupted(signal.SIGTERM)
+                continue
+            episodes, *numbers = messages[0]
+            parts.append(Evaluation([Episode(*each) for each in episodes], *numbers))
+        episodes, unfinished, lost = zip(*parts, strict=True)
         return Evaluation(list(chain(*episodes)), sum(unfinished), sum(lost))
 
 
 def share_of(num_envs: int, ranks: Ranks) -> int:
-    """How many of ``num_envs`` environments that learner has, none if it has none left to it."""
+    """Return how many of ``num_envs`` environments a learner has, perhaps none."""
     return num_envs // ranks.size + (ranks.rank < num_envs % ranks.size)
 
 
-def _parse(messages: list[Any], rank: int) -> Evaluation | None:
-    """What learner ``rank`` has played; None if it broke off or is lost.
-
-    Raises:
-        TeamError: it has posted something else.
-    """
-    if messages in ([], [None]):
-        return None
-    try:
-        episodes, num_unfinished, num_lost = messages[0]
-        return Evaluation([Episode(*each) for each in episodes], num_unfinished, num_lost)
-    except (TypeError, ValueError):
-        raise TeamError(
-            f"what learner {rank} has posted is no evaluation: {messages[0]!r:.100}"
-        ) from None
-
-
 def lacks_last_evaluation(run_dir: Path, config: TrainConfig) -> bool:
-    """Whether a run that has taken all its steps was stopped before its last evaluation ended.
+    """Return whether a run that has taken all its steps was stopped before its last evaluation.
 
     Raises:
         ValueError: ``evaluation.csv`` cannot be read.
@@ -215,7 +206,7 @@ def lacks_last_evaluation(run_dir: Path, config: TrainConfig) -> bool:
 
 
 def with_game_limit(config: TrainConfig) -> TrainConfig:
-    """``config`` with games of Atari that end after `MAX_STEPS`, whatever training's limit is."""
+    """Return ``config`` with games of Atari that end after `MAX_STEPS`."""
     atari = dataclasses.replace(config.atari, max_episode_steps=MAX_STEPS)
     return dataclasses.replace(config, atari=atari)
 
@@ -234,9 +225,10 @@ def make_evaluation_sampler(
     num_workers: int | None,
     first_env: int = 0,
 ) -> RolloutSampler:
-    """A sampler of the games of a training run, not started, made fit for counting whole games.
+    """Return a sampler of a run's games for evaluations, not started.
 
-    ``first_env``: the number of its first environment.
+    Args:
+        first_env: number of its first environment.
     """
     factory = numbered(config.env_factory, first_env)
     sampler_config = dataclasses.replace(
@@ -266,9 +258,11 @@ def make_evaluation_sampler(
 def play_games(
     sampler: RolloutSampler, agent: Agent, show: Callable[[int], None], **numbers: Any
 ) -> Evaluation:
-    """Starts ``sampler`` and plays games; see `accel_rl.samplers.evaluate` for ``numbers``.
+    """Start ``sampler`` and play games.
 
-    ``show`` is told the steps taken; it may raise to break off.
+    Args:
+        show: called with the steps taken; it may raise to break off.
+        numbers: arguments of `accel_rl.samplers.evaluate`.
     """
     device = next(agent.model.parameters()).device
     with ActionServer(agent, sampler, device) as server:

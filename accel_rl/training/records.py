@@ -312,7 +312,9 @@ class Records:
             SamplerError: it was written without the simulators, which have failed.
             TeamError: another learner has not saved its part, or has other parameters.
         """
-        is_saved = self.steps == self._saved_steps and not self._has_unsaved_evaluation
+        is_saved = self.steps == self._saved_steps
+        if due is not None:  # after a failure, the simulators in the file are worth more
+            is_saved = is_saved and not self._has_unsaved_evaluation
         if self._rows is None and due is not None:
             failure = None if is_saved else self._save_part()
             if self._others.are_in_step:

@@ -8,14 +8,17 @@ import multiprocessing.context
 import os
 import platform
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TypeVar
 
 import torch
 
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange
 from accel_rl.system.topology import available_cpus, cpu_quota
+
+T = TypeVar("T")
 
 _LEAST_SHARED = 2**23
 """multiplications of an update's forward pass through dense layers. With fewer, threads cost more
@@ -27,33 +30,57 @@ if hasattr(os, "register_at_fork"):  # where there are forks
 
 
 def is_forked() -> bool:
-    """Whether this process is a fork of one that may have computed with torch's threads.
+    """Return whether this process is a fork of one that may have computed with torch's threads.
 
-    They are not there in it, and it would wait for them for ever.
+    A fork does not have these threads, and would wait for them for ever.
     """
     process = multiprocessing.current_process()
     return os.getpid() in _forked_pids or isinstance(process, multiprocessing.context.ForkProcess)
 
 
 @contextmanager
-def sampling_threads() -> Iterator[None]:
-    """One within, since simulators work meanwhile; what the host had set afterwards.
-
-    Results depend on the number in the last digits, so it holds from the first inference on.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _within(get: Callable[[], T], change: Callable[[T], None], value: T) -> Iterator[None]:
+    """Change a setting to ``value`` within."""
+    before = get()
+    change(value)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        change(before)
+
+
+def sampling_threads() -> AbstractContextManager[None]:
+    """Compute in one thread within, since simulators work meanwhile.
+
+    Results depend on the number in the last digits, so it holds from the first inference on.
+    """
+    return _within(torch.get_num_threads, torch.set_num_threads, 1)
+
+
+def learning_threads(num_threads: int) -> AbstractContextManager[None]:
+    """Compute with ``num_threads`` within, since simulators wait."""
+    if num_threads == 1:  # as it is; of another thread that may be learning nothing is touched
+        return nullcontext()
+    return _within(torch.get_num_threads, torch.set_num_threads, num_threads)
+
+
+def quick_switches() -> AbstractContextManager[None]:
+    """Let threads of this process wait for the interpreter for at most 0.1 ms within.
+
+    Python's own limit is 5 ms, which a thread that drives a GPU would lose again and again to
+    another thread, since it gives the interpreter away in every operation.
+    """
+    return _within(sys.getswitchinterval, sys.setswitchinterval, 1e-4)
 
 
 def has_small_updates(config: TrainConfig, num_collected: int, exchange: Exchange) -> bool:
-    """Whether one learner's updates are too little work for several threads.
+    """Return whether one learner's updates are too little work for several threads.
 
-    ``num_collected``: steps of its rollouts. Only networks of ours are judged, whose matrices are
-    each applied once to a sample, and by sizes, so that it is the same wherever a run goes on.
+    Only networks of ours are judged, whose matrices are each applied once to a sample. Only sizes
+    count, so that the answer is the same on every machine that resumes the run.
+
+    Args:
+        num_collected: steps of its rollouts.
     """
     num = exchange.num_sharing
     num_samples = config.learner.samples_per_update(num_collected * num) // num
@@ -77,34 +104,6 @@ def num_learning_threads(*, overlaps: bool = False, is_small: bool = False) -> i
         return 1
     num_cpus = int(min(len(available_cpus()), cpu_quota() or math.inf))
     return max(1, num_cpus // 2 if overlaps else num_cpus)
-
-
-@contextmanager
-def learning_threads(num_threads: int) -> Iterator[None]:
-    """Compute with ``num_threads`` within, since simulators wait, and with one afterwards."""
-    if num_threads == 1:  # as it is; of another thread that may be learning nothing is touched
-        yield
-        return
-    torch.set_num_threads(num_threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(1)
-
-
-@contextmanager
-def quick_switches() -> Iterator[None]:
-    """Let threads of this process wait for the interpreter for at most 0.1 ms within.
-
-    Python's own limit is 5 ms, which a thread that drives a GPU would lose again and again to
-    another one, since it gives the interpreter away in every operation.
-    """
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-4)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 @contextmanager
@@ -149,12 +148,9 @@ def own_torch_state() -> Iterator[None]:
         yield
 
 
-# From <malloc.h>.
-_M_TRIM_THRESHOLD = -1
-_M_TOP_PAD = -2
-_M_MMAP_MAX = -4
-
 _TOP_PAD_BYTES = 64 * 2**20
+_MALLOPT = ((-4, 0), (-1, 2**31 - 1), (-2, _TOP_PAD_BYTES))
+"""M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD of <malloc.h>"""
 
 
 def tune_malloc() -> bool:
@@ -168,9 +164,4 @@ def tune_malloc() -> bool:
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    settings = (
-        (_M_MMAP_MAX, 0),
-        (_M_TRIM_THRESHOLD, 2**31 - 1),
-        (_M_TOP_PAD, _TOP_PAD_BYTES),
-    )
-    return all(mallopt(option, value) == 1 for option, value in settings)
+    return all(mallopt(option, value) == 1 for option, value in _MALLOPT)

@@ -18,7 +18,7 @@ from torch.distributed import HashStore
 from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.ga3c.versions import VersionExchange
-from accel_rl.parallel import ALONE, FlatParameters, Ranks, Team, TeamError
+from accel_rl.parallel import ALONE, FlatParameters, Ranks, Team
 from accel_rl.runs.checkpoint import (
     FORMAT,
     best_path,
@@ -26,7 +26,7 @@ from accel_rl.runs.checkpoint import (
     load_checkpoint,
     save_if_best,
 )
-from accel_rl.samplers import Evaluation, SerialSampler
+from accel_rl.samplers import SerialSampler
 from accel_rl.sweep.plan import is_finished, plan_runs
 from accel_rl.system.stopping import Interrupted, StopRequest
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
@@ -235,17 +235,6 @@ def test_evaluation_that_one_learner_breaks_off_is_none(who: int) -> None:
     first, second = evaluated_by(2, {who: 1})
     assert first == [None, None]
     assert (second == [None, None]) == (who == 1)
-
-
-def test_posted_evaluation_of_something_else_is_refused() -> None:
-    store = HashStore()
-    first, second = (Team(Ranks(rank, 2, rank, 2), store, 1.0) for rank in range(2))
-    config = parse_arguments(["env=catch", "num_workers=0"])
-    agent = agent_of(config, config.probe_spec(), torch.device("cpu"))
-    for said in ("games", [[[1, 2]], 0, 0]):
-        second.post(said)
-        with pytest.raises(TeamError, match="what learner 1 has posted is no evaluation"):
-            Evaluator(config, agent, torch.device("cpu"), first)._gather(Evaluation([], 0, 0))
 
 
 class Scripted:

@@ -2,22 +2,25 @@
 
 They are functions; the command line overrides single options of what they return
 (`accel_rl.cli.parse`). Those that take ``num_envs`` or ``batch_size`` follow their
-paper's rule for scaling when these are given.
+paper's rule for scaling when these are given. Those that take ``is_image`` have other settings if
+observations are no images; ``has_memory`` tells whether ``memory`` is given.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import ceil, exp, log
 
 from accel_rl.algos import A2CConfig, DQNConfig, PPOConfig, PQNConfig, SACConfig
 from accel_rl.config import TrainConfig
-from accel_rl.envs import AtariConfig
+from accel_rl.envs import AtariConfig, EnvSpec
 from accel_rl.ga3c.learner import GA3CConfig
 from accel_rl.parallel import ParallelConfig
 from accel_rl.samplers import SamplerConfig
+from accel_rl.spaces import leaves_of, without_mask
 from accel_rl.system.functions import FAILURES, find_function, place_of
 
 _SAMPLER = SamplerConfig(
@@ -28,16 +31,8 @@ _SAMPLER = SamplerConfig(
     on_worker_failure="restart",
 )
 
-IMAGE_MODELS = {
-    "a2c_baselines": "nature",
-    "paac": "nips",
-    "ga3c": "nips",
-    "ppo_baselines": "nature",
-    "impala": "impala",
-    "r2d2": "nature",
-}
-"""what ``model=auto`` is for images with these presets, where they are large enough for it"""
-
+_SMALL = SamplerConfig(num_groups=1, num_workers=0)
+"""of tasks whose simulators take less time than a message to another process"""
 _A2C_SAMPLER = replace(_SAMPLER, num_envs=16, horizon=5)
 PPO_BATCH = 2_048
 Q_HORIZON = 4
@@ -70,6 +65,7 @@ def a2c_baselines() -> TrainConfig:
     """
     return TrainConfig(
         algo="a2c_baselines",
+        model="nature",
         total_steps=10_000_000,
         schedule_steps=10_000_000,
         sampler=_A2C_SAMPLER,
@@ -114,6 +110,7 @@ def paac(num_envs: int = 32) -> TrainConfig:
     """
     return TrainConfig(
         algo="paac",
+        model="nips",
         total_steps=80_000_000,
         schedule_steps=80_000_000,
         sampler=replace(_SAMPLER, num_envs=num_envs, horizon=5, num_groups=1),
@@ -147,6 +144,7 @@ def ga3c(num_envs: int = 32) -> TrainConfig:
     """
     return TrainConfig(
         algo="ga3c",
+        model="nips",
         total_steps=100_000_000,
         sampler=replace(
             _SAMPLER, num_envs=num_envs, horizon=5, num_groups=num_envs, affinity="auto"
@@ -170,6 +168,7 @@ def impala(num_envs: int = 32) -> TrainConfig:
     horizon = 20
     return TrainConfig(
         algo="impala",
+        model="impala",
         total_steps=50_000_000,
         overlap=True,
         sampler=replace(_SAMPLER, num_envs=num_envs, horizon=horizon),
@@ -189,12 +188,16 @@ def impala(num_envs: int = 32) -> TrainConfig:
     )
 
 
-def ppo(num_envs: int = 8) -> TrainConfig:
+def ppo(num_envs: int = 8, is_image: bool = True, has_memory: bool = False) -> TrainConfig:
     """PPO as in Stooke and Abbeel 2018 (arXiv:1803.02811)
 
     8 simulators x horizon 256: 2,048 steps in 4 minibatches, for 4 epochs; A3C-Net. More simulators
     have a shorter horizon, so that nothing else changes (section 5.2). 25 M steps is the length of
     the paper's policy-gradient runs (table 1).
+
+    Observations that are no images have the usual settings for such tasks instead: minibatches of
+    64 for 10 epochs, a constant learning rate of 3e-4, normalised advantages, no entropy bonus, and
+    all simulators in the process that learns.
 
     Deviations: a time limit and a lost extra life are treated otherwise than in the published code,
     and minibatches must divide the rollout. docs/algorithms/ppo.md lists all.
@@ -202,10 +205,27 @@ def ppo(num_envs: int = 8) -> TrainConfig:
     Raises:
         ValueError: ``num_envs`` does not divide 2,048.
     """
+    horizon = _ppo_horizon(num_envs)
+    if not is_image:
+        return TrainConfig(
+            algo="ppo",
+            total_steps=1_000_000,
+            sampler=replace(_SMALL, num_envs=num_envs, horizon=horizon),
+            learner=PPOConfig(
+                lr=3e-4,
+                lr_schedule="constant",
+                entropy_coefficient=0.0,
+                value_coefficient=0.5,
+                max_gradient_norm=0.5,
+                normalize_advantage=True,
+                epochs=10,
+                minibatch_size=horizon if has_memory else 64,  # of whole sequences
+            ),
+        )
     return TrainConfig(
         algo="ppo",
         total_steps=25_000_000,
-        sampler=replace(_SAMPLER, num_envs=num_envs, horizon=_ppo_horizon(num_envs)),
+        sampler=replace(_SAMPLER, num_envs=num_envs, horizon=horizon),
         learner=PPOConfig(),
     )
 
@@ -240,6 +260,7 @@ def ppo_baselines() -> TrainConfig:
     """
     return TrainConfig(
         algo="ppo_baselines",
+        model="nature",
         total_steps=10_000_000,
         schedule_steps=10_000_000,
         sampler=replace(_SAMPLER, num_envs=8, horizon=128),
@@ -406,6 +427,7 @@ def r2d2() -> TrainConfig:
     batch_size, num_envs = 64 * 80, 256
     return TrainConfig(
         algo="r2d2",
+        model="nature",
         memory="lstm",
         previous_action_reward=True,
         total_steps=100_000_000,
@@ -540,6 +562,37 @@ def find_preset(name: str) -> Callable[..., TrainConfig]:
         return replace(config, algo=name)
 
     return preset
+
+
+def sees_images(spec: EnvSpec) -> bool:
+    """Return whether observations are images: numbers in rows and columns, or with such a part.
+
+    Args:
+        spec: the spec of the environment.
+    """
+    return any(len(leaf.shape) > 1 for _, leaf in leaves_of(without_mask(spec.observation)))
+
+
+def describe_settings(config: TrainConfig, spec: EnvSpec) -> str | None:
+    """Return which of its settings the preset of a run has, or None if it has the same for all.
+
+    Args:
+        config: the config of the run.
+        spec: the spec of its environment.
+    """
+    preset = find_preset(config.algo)
+    if "is_image" not in parameters_of(preset):
+        return None
+    kind = "images" if sees_images(spec) else "observations that are no images"
+    return f"algo={config.algo} with its settings for {kind}"
+
+
+def parameters_of(preset: Callable[..., TrainConfig]) -> Mapping[str, object]:
+    """Return the parameters that ``preset`` takes, by name."""
+    try:
+        return inspect.signature(preset).parameters
+    except (ValueError, TypeError):  # of what is built in
+        return {}
 
 
 def _kind_of(value: object) -> str:

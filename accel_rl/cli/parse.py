@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -21,10 +20,13 @@ from omegaconf.errors import OmegaConfBaseException, ValidationError
 from accel_rl.cli.index import keys_of_presets
 from accel_rl.cli.suggest import check_keys, resolve_key, split, suggest
 from accel_rl.config import TrainConfig
+from accel_rl.envs import EnvSpec, is_atari_game
+from accel_rl.models import fits_images
 from accel_rl.options import Option, list_options
-from accel_rl.presets import PRESETS, find_preset, ppo
+from accel_rl.presets import PRESETS, find_preset, parameters_of, ppo, sees_images
 from accel_rl.runs.saved import read_trusted_config
 from accel_rl.runs.yaml_file import exact_text, read_option_file
+from accel_rl.spaces import Leaf, without_mask
 from accel_rl.system.functions import first_line
 
 Config = TypeVar("Config")
@@ -124,6 +126,8 @@ def make_config(options: Mapping[str, Any]) -> TrainConfig:
         texts |= own
     try:
         config, _ = override(base, texts)
+        if "model" not in texts and run_dir is None:
+            config = _with_fitting_model(config)
         _refuse_idle(config, own)
     except ValueError as error:
         if path is None:
@@ -196,28 +200,43 @@ def _merged(tree: Any, options: Mapping[str, Option], texts: Mapping[str, str]) 
 
 
 def _preset(sources: Sequence[Source]) -> TrainConfig:
-    """The preset that the ``sources`` name, scaled to their number of environments or batches."""
+    """The preset that the ``sources`` name, for their environment and numbers that scale others."""
     given = {key: exact_text(each) for own in sources for key, each in own.options.items()}
     name = given.get("algo", "a2c")
     if name not in PRESETS and ":" not in name:
         raise ValueError(f"algo={name} is unknown; {suggest(name, list(PRESETS))}")
     preset = find_preset(name)
-    scales = {}
-    for scale in _scales_of(preset):
+    takes, arguments = parameters_of(preset), dict[str, Any]()
+    for scale in _SCALES.keys() & takes:
         for key in {scale, _SCALES[scale]} & given.keys():
             if isinstance(number := _number(given[key]), int):
-                scales[scale] = number  # text that is no number is refused with the others
+                arguments[scale] = number  # text that is no number is refused with the others
     if preset is ppo and {"horizon", "sampler.horizon"} & given.keys():  # its rule is the horizon
-        scales.pop("num_envs", None)
-    return preset(**scales)
+        arguments.pop("num_envs", None)
+    if "is_image" in takes:
+        spec = _spec_of(dataclasses.replace(TrainConfig(), env=given.get("env", TrainConfig.env)))
+        arguments["is_image"] = spec is None or sees_images(spec)
+    if "has_memory" in takes:
+        arguments["has_memory"] = given.get("memory", "none").lower() not in ("none", "null")
+    return preset(**arguments)
 
 
-def _scales_of(preset: Callable[..., TrainConfig]) -> list[str]:
-    """The options that ``preset`` takes, to scale others by."""
-    takes: Mapping[str, object] = {}
-    with contextlib.suppress(ValueError, TypeError):  # of what is built in
-        takes = inspect.signature(preset).parameters
-    return [scale for scale in _SCALES if scale in takes]
+def _spec_of(config: TrainConfig) -> EnvSpec | None:
+    """The spec of the environment; None: of an Atari game, or of none."""
+    if is_atari_game(config.env):
+        return None
+    with contextlib.suppress(ValueError):
+        return config.probe_spec()
+    return None
+
+
+def _with_fitting_model(config: TrainConfig) -> TrainConfig:
+    """``config``, with ``model=auto`` if observations are no images for the preset's network."""
+    if config.model == "auto" or (spec := _spec_of(config)) is None:
+        return config
+    seen = without_mask(spec.observation)
+    fits = isinstance(seen, Leaf) and fits_images(config.model, seen)
+    return config if fits else dataclasses.replace(config, model="auto")
 
 
 def _as_chosen(option: Option, value: object) -> object:

@@ -147,8 +147,9 @@ def _make_q_model(
 
 
 def fits_images(name: str, observation: Leaf) -> bool:
-    """Whether observations are pictures that are large enough for the network ``name``."""
-    return _IMAGE_SPECS[name].fits(picture_of(observation))
+    """Whether observations are pictures that are large enough for the network ``name``, if it is
+    one for pictures."""
+    return name not in _IMAGE_SPECS or _IMAGE_SPECS[name].fits(picture_of(observation))
 
 
 def _make_normalized_trunk(observation: Leaf) -> NormalizedTrunk:

@@ -21,7 +21,6 @@ from accel_rl.envs import EnvSpec
 from accel_rl.envs.batched import numbered
 from accel_rl.envs.make import probe_observations
 from accel_rl.graphs import Graphs
-from accel_rl.models.make import fits_images
 from accel_rl.parallel import (
     Adam,
     AllReduce,
@@ -37,10 +36,8 @@ from accel_rl.parallel import (
     rank_seed,
     share_running,
 )
-from accel_rl.presets import IMAGE_MODELS
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
 from accel_rl.samplers.sampler import RolloutSampler
-from accel_rl.spaces import Leaf, without_mask
 from accel_rl.system.topology import Seat, plan_cores
 from accel_rl.training.devices import gpu_nodes, graphs_of, learner_device, make_graphs, num_gpus
 from accel_rl.training.evaluation import Evaluator
@@ -138,11 +135,6 @@ def agent_of(
         ValueError: there is no such network, or it does not fit the environment.
     """
     observations, model = None, config.model
-    own = IMAGE_MODELS.get(config.algo)
-    seen = without_mask(spec.observation)
-    if model == "auto" and own is not None and isinstance(seen, Leaf):
-        if fits_images(own, seen):
-            model = own
     if ":" in model:
         factory = numbered(config.env_factory, env_index)
         observations = probe_observations(factory)

@@ -22,6 +22,7 @@ from torch import nn
 from accel_rl.config import TrainConfig
 from accel_rl.models.joined import convolves
 from accel_rl.parallel import Team, TeamError
+from accel_rl.presets import describe_settings
 from accel_rl.runs.directory import describe_machine, log_to, run_place, write_config
 from accel_rl.runs.files import WriteError, explain
 from accel_rl.runs.yaml_file import UNSIGNED
@@ -216,6 +217,8 @@ def first_lines(run: Run, saved: Mapping[str, Any] | None) -> Iterator[str]:
     config, ranks = run.config, run.team.ranks
     yield f"run directory: {run.run_dir}"
     yield run.describe()
+    if saved is None and (told := describe_settings(config, run.sampler.env_spec)):
+        yield told
     if ranks.size > 1:
         how = "they make each update together"
         if config.parallel.sync == "store":

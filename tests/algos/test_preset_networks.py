@@ -92,14 +92,3 @@ def test_preset_learns_on_an_environment_without_images(case: str, tmp_path) -> 
         result = train(parse_arguments([*options, "decorrelation_steps=0", "device=cpu"]), quiet())
     gc.collect()
     assert result.updates >= 2
-
-
-def test_image_too_small_for_the_network_of_the_preset_gets_one_that_fits() -> None:
-    spec = EnvSpec(
-        name="small",
-        observation=Leaf((1, 20, 20), np.dtype(np.uint8)),
-        action=discrete(3),
-    )
-    config = PRESETS["a2c_baselines"]()
-    model = agent_of(config, spec, torch.device("cpu")).model
-    assert model(torch.zeros(2, 1, 20, 20, dtype=torch.uint8)).logits.shape == (2, 3)

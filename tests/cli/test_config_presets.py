@@ -10,7 +10,7 @@ from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
 from accel_rl.options import format_value, list_options
 from accel_rl.parallel import Adam
-from accel_rl.presets import IMAGE_MODELS, PRESETS
+from accel_rl.presets import PRESETS, describe_settings
 from accel_rl.runs.directory import write_config
 from accel_rl.runs.saved import read_config
 from accel_rl.samplers import SamplerConfig
@@ -69,8 +69,7 @@ def test_preset_has_the_numbers_of_its_paper(name: str, expected: dict, model: s
         "max_episode_steps": atari.max_episode_steps,
     }
     assert found == expected
-    assert config.model == "auto"
-    assert IMAGE_MODELS.get(name, "auto") == model
+    assert config.model == model
     assert config.algo == name
 
 
@@ -126,6 +125,13 @@ pqn: num_envs=128 horizon=32 epochs=2 minibatch_size=128 lr=0.00025 lr_schedule=
   gamma=0.99 q_lambda=0.65 max_gradient_norm=10.0 gradient_norm_eps=0.0
   epsilon_initial=1.0 epsilon_final=0.001 exploration_fraction=0.1 epsilon_evaluation=0.0
   total_steps=50_000_000 observation_size=84x84 episodic_lives=true clip_reward=true
+ppo env=CartPole-v1: num_envs=8 horizon=256 epochs=10 minibatch_size=64 lr=0.0003
+  lr_schedule=constant gae_lambda=0.95 entropy_coefficient=0.0 max_gradient_norm=0.5
+  normalize_advantage=true value_coefficient=0.5 num_groups=1 decorrelation_steps=0 num_workers=0
+ppo env=CartPole-v1 num_envs=32 lr=0.1: horizon=64 minibatch_size=64 lr=0.1
+ppo env=CartPole-v1 memory=lstm: horizon=256 minibatch_size=256
+ppo env=CartPole-v1 num_workers=2 epochs=3: num_workers=2 epochs=3 num_groups=1
+ppo env=CartPole-v1 num_envs=6 horizon=32: num_envs=6 horizon=32 epochs=10
 async_dqn: sync=store batch_size=512 lr=0.00075
 rainbow: batch_size=512 lr=6.25e-05 adam_eps=9.765625e-06 n_step=3 double=true dueling=true
   prioritized=true num_atoms=51 priority_alpha=0.5 priority_beta=0.4
@@ -230,3 +236,42 @@ def test_intervals_of_presets_are_as_ever_but_for_256_environments() -> None:
         if (preset.row_steps, preset.checkpoint_steps) != (10_000, 500_000)
     }
     assert found == {"r2d2": (19_200, 960_000)}
+
+
+@pytest.mark.parametrize("env", ["pong", "catch", "no_such:make"])
+def test_images_have_the_settings_of_the_paper(env: str) -> None:
+    config = parse_arguments(["algo=ppo", f"env={env}"])
+    assert config == dataclasses.replace(PRESETS["ppo"](), env=env)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "model"),
+    [
+        ("algo=impala env=pong", "impala"),
+        ("algo=impala env=CartPole-v1", "auto"),
+        ("algo=ga3c env=catch", "auto"),
+        ("algo=impala env=CartPole-v1 model=mlp", "mlp"),
+        ("algo=impala env=CartPole-v1 model=nature", "nature"),  # refused when it is made
+    ],
+)
+def test_network_of_a_preset_is_for_images_that_are_large_enough(
+    arguments: str, model: str
+) -> None:
+    assert parse_arguments(arguments.split()).model == model
+
+
+def test_preset_of_ones_own_keeps_the_network_of_the_preset_it_is_made_from(
+    tmp_path, monkeypatch
+) -> None:
+    (tmp_path / "derived.py").write_text(
+        "from dataclasses import replace\nfrom accel_rl.presets import impala\n"
+        "def make(is_image=True):\n"
+        "    return replace(impala(), total_steps=5 if is_image else 7)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    envs = ("pong", "CartPole-v1")
+    found = [parse_arguments(["algo=derived:make", f"env={env}"]) for env in envs]
+    assert [(each.model, each.total_steps) for each in found] == [("impala", 5), ("auto", 7)]
+    spec = found[1].probe_spec()
+    assert "observations that are no images" in (describe_settings(found[1], spec) or "")
+    assert describe_settings(PRESETS["dqn"](), spec) is None

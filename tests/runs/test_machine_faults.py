@@ -11,7 +11,6 @@ import resource
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -191,26 +190,10 @@ def test_clock_that_is_set_back_loses_nothing(run_dir: Path, monkeypatch) -> Non
     events = {path.name for path in run_dir.glob("events*")}
     rows = len(read_rows(run_dir / "metrics.csv"))
     monkeypatch.setattr("time.time", lambda: 1_000_000.0)
-    train(parse_arguments(["train", "resume=run", "total_steps=80"]), Console(file=io.StringIO()))
+    train(parse_arguments(["resume=run", "total_steps=80"]), Console(file=io.StringIO()))
     assert events < {path.name for path in run_dir.glob("events*")}
     assert len(read_rows(run_dir / "metrics.csv")) > rows
     assert load_checkpoint(list_checkpoints(run_dir)[-1])["counts"]["steps"] == 80
-
-
-@pytest.mark.slow
-def test_slow_disk_delays_a_run_and_changes_nothing_in_it(tmp_path, monkeypatch) -> None:
-    sync = os.fsync
-
-    def slow(descriptor: int) -> None:
-        time.sleep(0.2)
-        sync(descriptor)
-
-    options = ("env=catch", "algo=a2c", "horizon=5", "checkpoint_interval=20")
-    before = load_checkpoint(list_checkpoints(trained(tmp_path / "quick", *options))[-1])
-    monkeypatch.setattr("os.fsync", slow)
-    after = load_checkpoint(list_checkpoints(trained(tmp_path / "slow", *options))[-1])
-    for name, values in before["learner"]["parameters"].items():
-        assert torch.equal(values, after["learner"]["parameters"][name])
 
 
 LIMITS = {

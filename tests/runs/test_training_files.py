@@ -25,7 +25,7 @@ from accel_rl.runs.checkpoint import (
     save_part,
 )
 from accel_rl.runs.directory import log_to, make_run_directory, run_place
-from accel_rl.runs.files import WriteError, delete_unfinished, explain, write_whole
+from accel_rl.runs.files import WriteError, delete_unfinished, write_whole
 from accel_rl.runs.tables import EventsWriter
 from accel_rl.training.train import RunError, train
 
@@ -34,9 +34,6 @@ NOW = datetime(2026, 3, 4, 5, 6, 7)
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-SUFFIXES = {"evaluate": "json", "play": "gif", "plot": "png"}
 
 
 def fail_with(code: int):
@@ -54,31 +51,6 @@ def test_write_whole_replaces_the_file_and_leaves_nothing_else(tmp_path) -> None
     assert names(tmp_path) == ["curve.png"]
 
 
-def test_what_the_disk_fails_with_is_told_with_what_to_do() -> None:
-    for code, said in ((errno.ENOSPC, "free some space"), (errno.EACCES, "change that")):
-        told = explain(WriteError(code, "full", "a"), "go")
-        assert told.startswith("cannot write a: full") and said in told and told.endswith("go")
-
-
-@pytest.mark.parametrize(
-    "tool", ["sweep", *(pytest.param(each, marks=pytest.mark.slow) for each in SUFFIXES)]
-)
-def test_tools_that_cannot_write_say_so_in_a_sentence(
-    tool: str, tmp_path, monkeypatch, capsys
-) -> None:
-    """To the results of a run, or a sweep's plan."""
-    monkeypatch.chdir(tmp_path)
-    arguments = ["algo=a2c", "env=catch", "sweep_dir=out"]
-    if tool != "sweep":
-        arguments = [str(trained(tmp_path / "run", "env=catch")), f"out=out.{SUFFIXES[tool]}"]
-    steps = {"evaluate": ["num_steps=20", "num_workers=0"], "play": ["max_steps=20"]}
-    monkeypatch.setattr("pathlib.Path.replace", fail_with(errno.ENOSPC))
-    assert main([tool, *arguments, *steps.get(tool, [])]) == 1
-    said = capsys.readouterr().err
-    assert re.match(r"error: cannot write (\S*/)?out\b", said)
-    assert said.endswith(f"{'sweep_dir' if tool == 'sweep' else 'by out=PATH'}\n")
-
-
 @pytest.mark.parametrize("function", ["fsync", "replace"])
 def test_write_whole_that_fails_in_the_middle_leaves_the_old_file(
     function: str, tmp_path, monkeypatch
@@ -91,6 +63,13 @@ def test_write_whole_that_fails_in_the_middle_leaves_the_old_file(
     assert caught.value.filename == str(path)
     assert path.read_bytes() == b"old"
     assert names(tmp_path) == ["curve.png"]
+
+
+def test_sweep_that_cannot_write_its_plan_says_so(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pathlib.Path.replace", fail_with(errno.ENOSPC))
+    assert main(["sweep", "algo=a2c", "env=catch", "sweep_dir=out"]) == 1
+    assert re.match(r"error: cannot write out\b.*sweep_dir\n$", capsys.readouterr().err)
 
 
 def state_of(number: int) -> dict:

@@ -143,14 +143,6 @@ def test_signature_holds_for_the_same_bytes_and_key_alone(change, tmp_path, monk
         read_yaml(path, trust=False)
 
 
-@pytest.mark.parametrize("command", ["evaluate", "config"])
-def test_config_that_is_a_pipe_is_not_waited_for(command: str, here, capsys) -> None:
-    (here / "run").mkdir()
-    os.mkfifo(here / "run" / "config.yaml")
-    assert main(COMMANDS[command]) == 1
-    assert "run/config.yaml cannot be read: " in capsys.readouterr().err
-
-
 def test_run_without_a_state_folder_is_unsigned_and_says_so_once(here, monkeypatch) -> None:
     (here / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(here / "file"))
@@ -291,7 +283,7 @@ def test_simulators_of_somebody_else_start_new_episodes_unless_trusted(
     trained(here / "run", "env=catch")
     monkeypatch.setenv("XDG_STATE_HOME", str(here / "another user"))
     console = Console(file=io.StringIO(), width=1_000)
-    train(parse_arguments(["train", "resume=run", "total_steps=80", *options]), console)
+    train(parse_arguments(["resume=run", "total_steps=80", *options]), console)
     said = console.file.getvalue()
     assert ("start new episodes" in said) == ("trust=true restores" in said) == (not options)
 

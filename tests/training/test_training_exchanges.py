@@ -65,15 +65,6 @@ def test_parameters_are_pulled_within_a_rollout_and_with_ratios_before_learning(
     assert parameter[0] == (3 if has_ratios else 2)
 
 
-def test_recurrent_state_of_a_pulling_server_is_that_of_the_one_within() -> None:
-    state = torch.ones(2)
-    given: list[torch.Tensor | None] = []
-    within: Any = SimpleNamespace(get_state=lambda: state, set_state=given.append, num_noise=1)
-    server = PullingServer(within, object.__new__(StoreExchange), pull_steps=2)
-    server.set_state(server.get_state())
-    assert given == [state]
-
-
 def test_generator_of_another_device_goes_on_by_all_of_its_state() -> None:
     state = torch.zeros(16, dtype=torch.uint8)
     moved = state.clone()

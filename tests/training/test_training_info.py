@@ -13,7 +13,6 @@ from saved_runs import quiet, trained
 from telling_envs import KEYS, TellingEnv
 
 from accel_rl.cli.parse import parse_arguments
-from accel_rl.runs.tables import tag
 from accel_rl.samplers import Episode
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run, report_table
 from accel_rl.training.metrics import Scores
@@ -42,10 +41,6 @@ def test_scores_have_the_mean_of_each_key_over_the_window() -> None:
         assert found["episode_info_a_mean"] == 49.5
         assert found["episode_info_b_mean"] == pytest.approx((75 * 3 + 24 * 7) / 99)
         assert math.isnan(found["episode_info_c_mean"])
-
-
-def test_columns_are_under_the_episodes_in_tensorboard() -> None:
-    assert tag("episode_info_is_success_mean") == "episode/episode_info_is_success_mean"
 
 
 @pytest.mark.slow

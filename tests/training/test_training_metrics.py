@@ -4,7 +4,6 @@ import csv
 import math
 import os
 import pickle
-import resource
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ import torch
 from saved_runs import SMALL, quiet
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.runs import tables
 from accel_rl.runs.figures import draw_learning_curve
@@ -172,20 +170,9 @@ def test_events_hold_the_same_numbers_by_steps(tmp_path) -> None:
 
 
 def test_column_has_its_tag() -> None:
-    groups = {"episodes": "episode", "episode_length_steps_mean": "episode", "entropy": "learner"}
+    groups = {"episodes": "episode", "episode_info_won_mean": "episode", "entropy": "learner"}
     groups |= {"updates_per_second": "run", "training_seconds": "run", "learning_share": "time"}
     assert {column: tag(column) for column in groups} == {x: f"{y}/{x}" for x, y in groups.items()}
-
-
-def test_full_disk_is_told_with_the_name_of_the_file(tmp_path, monkeypatch) -> None:
-    writer = MetricsWriter(tmp_path)
-    monkeypatch.setattr(
-        "accel_rl.runs.files.open", lambda *_, **__: open("/dev/full", "wb", 0), raising=False
-    )
-    with pytest.raises(OSError, match="No space left on device") as caught:
-        writer.write({"steps": 1})
-    assert caught.value.filename == str(tmp_path / "metrics.csv")
-    writer.close()
 
 
 def test_row_that_a_full_disk_cut_off_is_left_out(tmp_path) -> None:
@@ -198,28 +185,6 @@ def test_row_that_a_full_disk_cut_off_is_left_out(tmp_path) -> None:
     path.write_text("steps,a")  # a header that was cut off is none
     CsvTable(path, 0).write({"steps": 1})
     assert path.read_text() == "steps\n1\n"
-
-
-def test_row_for_which_there_is_no_room_leaves_no_part_behind(tmp_path) -> None:
-    table = CsvTable(tmp_path / "metrics.csv", 0)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            table.write({"steps": 1, "a": 2})  # 12 bytes with the header, of which 10 fit
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert (tmp_path / "metrics.csv").read_bytes() == b""
-    table.write({"steps": 1, "a": 2})
-    assert (tmp_path / "metrics.csv").read_text() == "steps,a\n1,2\n"
-
-
-def test_events_that_cannot_be_written_fail_once(tmp_path) -> None:
-    events = EventsWriter(tmp_path, 0)
-    events._file.close()
-    events._file = open("/dev/full", "wb")
-    events._file.write(b"kept in memory")
-    events.close()
 
 
 def test_parts_of_a_run_that_begin_in_one_second_have_files_of_events_each(
@@ -332,26 +297,6 @@ def test_table_that_is_deleted_before_its_first_new_row_has_a_header(tmp_path) -
     assert path.read_text() == "steps,a,b\n2,3,nan\n"
 
 
-@pytest.mark.slow
-def test_run_whose_metrics_are_deleted_goes_on_and_can_be_plotted_and_resumed(tmp_path) -> None:
-    run_dir, options = tmp_path / "run", ["num_workers=0", "num_envs=2", "log_interval=400"]
-    rows: list[float] = []
-
-    def on_row(row) -> None:
-        if len(rows) == 1:
-            (run_dir / "metrics.csv").unlink()
-        rows.append(row["steps"])
-
-    arguments = ["env=catch", "algo=a2c", "total_steps=2000", f"run_dir={run_dir}", *options]
-    train(parse_arguments(arguments), quiet(), on_row=on_row)
-    assert len(rows) == 5
-    assert [row["steps"] for row in read_rows(run_dir / "metrics.csv")] == rows[2:]
-    out = tmp_path / "curve.png"
-    assert main(["plot", str(run_dir), f"out={out}"]) == 0
-    assert main(["train", f"resume={run_dir}", "total_steps=2400"]) == 0
-    assert len(read_rows(run_dir / "metrics.csv")) == 4
-
-
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -373,15 +318,3 @@ def test_table_that_cannot_be_read_is_one_message_for_each_reader(
     with pytest.raises(ValueError, match=r"metrics\.csv (is no table of|cannot be read).*move it"):
         CsvTable(path, 0)
     assert read_standing(tmp_path) == Standing()
-
-
-def test_table_that_this_user_may_not_read_is_named(tmp_path, monkeypatch) -> None:
-    def refuse(*_: object) -> str:
-        raise PermissionError(13, "Permission denied")
-
-    (tmp_path / "metrics.csv").write_text("steps,a\n1,2\n")
-    monkeypatch.setattr("accel_rl.runs.files.read_text", refuse)  # root reads anything
-    with pytest.raises(ValueError, match=r"metrics\.csv cannot be read: Permission denied"):
-        CsvTable(tmp_path / "metrics.csv", 0)
-    with pytest.raises(ValueError, match=r"metrics\.csv cannot be read: Permission denied"):
-        read_rows(tmp_path / "metrics.csv")

@@ -1,13 +1,14 @@
 """Environments that tell numbers, for the tests of ``info_keys``."""
 
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from toy_envs import ScriptedEnv
 
-from accel_rl.envs import EnvSpec, StepResult
-from accel_rl.spaces import Leaf, discrete
+from accel_rl.envs import StepResult
 
 KEYS = ("place", "even", "is_success", "never")
 
@@ -57,31 +58,14 @@ class TellingEnv(gymnasium.Env[Any, Any]):
         return np.array([self.identity, self.episode, self.t])
 
 
-class SteppingEnv:
-    """Four steps a game, cut off; tells the step and, in every third one, nothing at all.
+class SteppingEnv(ScriptedEnv):
+    """Four steps a game, cut off; tells the step and, in every third one, nothing at all."""
 
-    The observation is the step, too.
-    """
+    spec = replace(ScriptedEnv.spec, name="stepping", info_keys=("step", "action"))
 
-    spec = EnvSpec(
-        name="stepping",
-        observation=Leaf((1,), np.dtype(np.int64)),
-        action=discrete(2),
-        info_keys=("step", "action"),
-    )
-
-    def seed(self, seed: np.random.SeedSequence) -> None:
-        pass
-
-    def reset(self, out: Any) -> None:
-        self.t = 0
-        out[0] = 0
+    def __init__(self) -> None:
+        super().__init__("...c")
 
     def step(self, action: int, out: Any) -> StepResult:
-        self.t += 1
-        out[0] = self.t
-        info = () if self.t % 3 == 0 else (self.t, action)
-        return StepResult(0.0, 0.0, False, self.t == 4, self.t == 4, info)
-
-    def close(self) -> None:
-        pass
+        result = super().step(action, out)
+        return result._replace(info=() if self.t % 3 == 0 else (self.t, action))

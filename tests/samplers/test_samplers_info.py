@@ -85,7 +85,7 @@ def test_environment_of_ones_own_names_its_numbers_in_its_spec() -> None:
     with ParallelSampler(SteppingEnv, config=config(num_workers=1)) as sampler:
         assert sampler.rollout_spec.info_keys == ("step", "action")
         rollout = sampler.collect(lambda step: np.full(len(step.noise), step.t % 2))
-        step = rollout.observation[:-1, :, 0] + 1
+        step = rollout.observation[:-1, :, 2] + 1
         expected = np.stack([step, rollout.action], axis=-1).astype(np.float32)
         expected[step == 3] = np.nan
         np.testing.assert_array_equal(rollout.info, expected)

@@ -86,45 +86,27 @@ def test_read_machine_covers_the_mask_once() -> None:
     assert list(machine.cpus) == available_cpus()
 
 
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({"proc/self/cgroup": "0::/a/b", "sys/fs/cgroup/a/b/cpu.max": "150000 100000"}, 1.5),
-        ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "max 100000"}, None),
-        (
-            {
-                "proc/self/cgroup": "0::/a/b",
-                "sys/fs/cgroup/a/cpu.max": "100000 50000",
-                "sys/fs/cgroup/a/b/cpu.max": "300000 100000",
-            },
-            2.0,
-        ),
-        ({"proc/self/cgroup": "0::/of/the/host", "sys/fs/cgroup/cpu.max": "250000 100000"}, 2.5),
-        (
-            {
-                "proc/self/cgroup": "3:cpu,cpuacct:/job\n0::/",
-                "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us": "50000",
-                "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us": "100000",
-            },
-            0.5,
-        ),
-        (
-            {
-                "proc/self/cgroup": "3:cpu:/",
-                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1",
-                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
-            },
-            None,
-        ),
-        ({"proc/self/cgroup": "0::/a"}, None),
-        ({}, None),
-    ],
-    ids=["v2", "v2-max", "v2-parent", "v2-host-path", "v1", "v1-unlimited", "no-file", "nothing"],
-)
-def test_cpu_quota_in_each_cgroup_layout_is_found(files, expected, tmp_path) -> None:
-    for name, text in files.items():
-        write(tmp_path / name, text)
-    assert cpu_quota(tmp_path) == expected
+QUOTAS = """
+1.5 | 0::/a/b | a/b/cpu.max 150000 100000
+None | 0::/ | cpu.max max 100000
+2.0 | 0::/a/b | a/cpu.max 100000 50000 | a/b/cpu.max 300000 100000
+2.5 | 0::/of/the/host | cpu.max 250000 100000
+0.5 | 3:cpu,cpuacct:/ | cpu,cpuacct/cpu.cfs_quota_us 50000 | cpu,cpuacct/cpu.cfs_period_us 100000
+None | 3:cpu:/ | cpu/cpu.cfs_quota_us -1 | cpu/cpu.cfs_period_us 100000
+None | 0::/a
+"""
+"""the quota, the cgroup of the process, and files below /sys/fs/cgroup"""
+
+
+@pytest.mark.parametrize("line", QUOTAS.strip().split("\n"))
+def test_cpu_quota_in_each_cgroup_layout_is_found(line: str, tmp_path: Path) -> None:
+    assert cpu_quota(tmp_path) is None  # there is nothing at all
+    expected, cgroup, *files = line.split(" | ")
+    write(tmp_path / "proc/self/cgroup", cgroup)
+    for file in files:
+        name, _, text = file.partition(" ")
+        write(tmp_path / "sys/fs/cgroup" / name, text)
+    assert str(cpu_quota(tmp_path)) == expected
 
 
 @pytest.mark.parametrize(

@@ -33,20 +33,38 @@ _SAMPLER = SamplerConfig(
 
 _SMALL = SamplerConfig(num_groups=1, num_workers=0)
 """of tasks whose simulators take less time than a message to another process"""
+_SMALL_STEPS = 200_000
 _A2C_SAMPLER = replace(_SAMPLER, num_envs=16, horizon=5)
 PPO_BATCH = 2_048
 Q_HORIZON = 4
 
 
-def a2c() -> TrainConfig:
+def a2c(is_image: bool = True) -> TrainConfig:
     """A2C as in Stooke and Abbeel 2018 (arXiv:1803.02811)
 
     16 simulators, horizon 5, A3C-Net; the learning rate grows with the square root of num_envs
     (section 5.1). 25 M steps is the length of the paper's policy-gradient runs (table 1).
 
+    Observations that are no images have settings for small tasks: 4 simulators in the process that
+    learns, horizon 8, learning rate 2e-3 falling to 0, normalised advantages, no entropy bonus.
+
     Deviations: a time limit and a lost extra life are treated otherwise than in the published code,
     and the square-root rule has no exception at 512 simulators. docs/algorithms/a2c.md lists all.
     """
+    if not is_image:
+        return TrainConfig(
+            algo="a2c",
+            total_steps=_SMALL_STEPS,
+            sampler=replace(_SMALL, num_envs=4, horizon=8),
+            learner=A2CConfig(
+                lr=2e-3,
+                lr_schedule="linear",
+                gae_lambda=0.9,
+                entropy_coefficient=0.0,
+                value_coefficient=0.5,
+                normalize_advantage=True,
+            ),
+        )
     return TrainConfig(
         algo="a2c",
         total_steps=25_000_000,
@@ -209,7 +227,7 @@ def ppo(num_envs: int = 8, is_image: bool = True, has_memory: bool = False) -> T
     if not is_image:
         return TrainConfig(
             algo="ppo",
-            total_steps=1_000_000,
+            total_steps=_SMALL_STEPS,
             sampler=replace(_SMALL, num_envs=num_envs, horizon=horizon),
             learner=PPOConfig(
                 lr=3e-4,
@@ -327,7 +345,7 @@ def ppo_mujoco(num_envs: int = 1) -> TrainConfig:
 _DQN_LR = {32: 2.5e-4, 512: 7.5e-4, 1024: 1.5e-3}
 
 
-def dqn(batch_size: int = 32) -> TrainConfig:
+def dqn(batch_size: int | None = None, is_image: bool = True) -> TrainConfig:
     """DQN as in Stooke and Abbeel 2018 (arXiv:1803.02811)
 
     Training intensity 8, replay of 1 M steps, RMSProp; at least 32 simulators x horizon 4, and
@@ -335,10 +353,14 @@ def dqn(batch_size: int = 32) -> TrainConfig:
     sizes 32, 512 and 1,024, interpolated between and beyond them in logarithms. 50 M steps is the
     length of the paper's Q-learning runs.
 
+    Observations that are no images have settings for small tasks: 4 simulators in the process that
+    learns, Adam with learning rate 1e-3 falling to 0, batches of 64, training intensity 32, replay
+    of 50,000 steps, learning from step 1,000 on, epsilon falling to 0.04 within 8,000 steps.
+
     Deviations: epsilon falls from the first step on, schedules count the steps of all learners, and
     time limits and evaluations differ from the published code. docs/algorithms/dqn.md lists all.
     """
-    return _q_learning("dqn", batch_size, DQNConfig(lr=_dqn_lr(batch_size)))
+    return _dqn("dqn", batch_size, is_image, double=False)
 
 
 def async_dqn(batch_size: int = 512) -> TrainConfig:
@@ -353,14 +375,14 @@ def async_dqn(batch_size: int = 512) -> TrainConfig:
     return replace(dqn(batch_size), algo="async_dqn", parallel=ParallelConfig(sync="store"))
 
 
-def double_dqn(batch_size: int = 32) -> TrainConfig:
+def double_dqn(batch_size: int | None = None, is_image: bool = True) -> TrainConfig:
     """Double DQN (van Hasselt et al. 2016, arXiv:1509.06461) in the setting of dqn
 
     The online network chooses the action, the target network values it. Nothing else differs from
     dqn, so the other settings are not those of van Hasselt et al. docs/algorithms/dqn.md lists all
     deviations.
     """
-    return _q_learning("double_dqn", batch_size, DQNConfig(lr=_dqn_lr(batch_size), double=True))
+    return _dqn("double_dqn", batch_size, is_image, double=True)
 
 
 def cat_dqn(batch_size: int = 32) -> TrainConfig:
@@ -462,7 +484,7 @@ def r2d2() -> TrainConfig:
     )
 
 
-def pqn() -> TrainConfig:
+def pqn(is_image: bool = True) -> TrainConfig:
     """PQN (Gallici et al. 2024, arXiv:2407.04811): Q-learning without replay or target network
 
     The settings of the paper's code for Atari games: 128 simulators x horizon 32, Q(lambda) returns
@@ -470,9 +492,21 @@ def pqn() -> TrainConfig:
     gradient norm 10, epsilon falling to 0.001 over a tenth of the run; 84x84 images, the network of
     Mnih et al. 2015 with layer normalization.
 
+    Observations that are no images have settings for small tasks: 16 simulators in the process that
+    learns, lambda 0.9, minibatches of 64 for 4 epochs, learning rate 1e-3 falling to 0.
+
     Deviations: random first steps, time limits, layer normalization and initial weights as in
     CleanRL, and epsilon changes between rollouts. docs/algorithms/pqn.md lists all.
     """
+    if not is_image:
+        return TrainConfig(
+            algo="pqn",
+            total_steps=_SMALL_STEPS,
+            sampler=replace(_SMALL, num_envs=16, horizon=32),
+            learner=PQNConfig(
+                lr=1e-3, lr_schedule="linear", q_lambda=0.9, epochs=4, minibatch_size=64
+            ),
+        )
     return TrainConfig(
         algo="pqn",
         total_steps=50_000_000,
@@ -620,6 +654,31 @@ def _q_learning(algo: str, batch_size: int, learner: DQNConfig) -> TrainConfig:
         evaluation_interval=1_000_000,
         sampler=replace(_SAMPLER, num_envs=num_envs, horizon=Q_HORIZON),
         learner=replace(learner, batch_size=batch_size),
+    )
+
+
+def _dqn(algo: str, batch_size: int | None, is_image: bool, *, double: bool) -> TrainConfig:
+    if is_image:
+        batch_size = 32 if batch_size is None else batch_size
+        return _q_learning(algo, batch_size, DQNConfig(lr=_dqn_lr(batch_size), double=double))
+    return TrainConfig(
+        algo=algo,
+        total_steps=_SMALL_STEPS,
+        sampler=replace(_SMALL, num_envs=4, horizon=4),
+        learner=DQNConfig(
+            lr=1e-3,
+            lr_schedule="linear",
+            optimizer="adam",
+            max_gradient_norm=10.0,
+            double=double,
+            batch_size=64 if batch_size is None else batch_size,
+            training_intensity=32.0,
+            learning_starts=1_000,
+            buffer_size=50_000,
+            target_update_interval=256,
+            epsilon_final=0.04,
+            epsilon_steps=8_000,
+        ),
     )
 
 

@@ -129,6 +129,16 @@ ppo env=CartPole-v1: num_envs=8 horizon=256 epochs=10 minibatch_size=64 lr=0.000
   lr_schedule=constant gae_lambda=0.95 entropy_coefficient=0.0 max_gradient_norm=0.5
   normalize_advantage=true value_coefficient=0.5 num_groups=1 decorrelation_steps=0 num_workers=0
 ppo env=CartPole-v1 num_envs=32 lr=0.1: horizon=64 minibatch_size=64 lr=0.1
+a2c env=CartPole-v1: num_envs=4 horizon=8 num_groups=1 num_workers=0 decorrelation_steps=0 lr=0.002
+  lr_schedule=linear gae_lambda=0.9 entropy_coefficient=0.0 max_gradient_norm=0.5
+  normalize_advantage=true value_coefficient=0.5 rmsprop_decay=0.9 rmsprop_eps=1e-06
+dqn env=CartPole-v1: num_envs=4 horizon=4 num_workers=0 num_groups=1 decorrelation_steps=0
+  optimizer=adam lr=0.001 lr_schedule=linear batch_size=64 training_intensity=32.0
+  learning_starts=1000 buffer_size=50_000 target_update_interval=256 epsilon_final=0.04
+  epsilon_steps=8000 max_gradient_norm=10.0 evaluation_interval=0
+double_dqn env=CartPole-v1 batch_size=128: double=true batch_size=128 lr=0.001 num_envs=4
+pqn env=CartPole-v1: num_workers=0 num_groups=1 num_envs=16 horizon=32 decorrelation_steps=0
+  lr=0.001 lr_schedule=linear epochs=4 minibatch_size=64 q_lambda=0.9
 ppo env=CartPole-v1 memory=lstm: horizon=256 minibatch_size=256
 ppo env=CartPole-v1 num_workers=2 epochs=3: num_workers=2 epochs=3 num_groups=1
 ppo env=CartPole-v1 num_envs=6 horizon=32: num_envs=6 horizon=32 epochs=10
@@ -274,4 +284,4 @@ def test_preset_of_ones_own_keeps_the_network_of_the_preset_it_is_made_from(
     assert [(each.model, each.total_steps) for each in found] == [("impala", 5), ("auto", 7)]
     spec = found[1].probe_spec()
     assert "observations that are no images" in (describe_settings(found[1], spec) or "")
-    assert describe_settings(PRESETS["dqn"](), spec) is None
+    assert describe_settings(PRESETS["sac"](), spec) is None

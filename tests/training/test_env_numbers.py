@@ -65,8 +65,8 @@ def test_training_evaluations_and_a_tried_network_have_environments_of_their_own
     options = ["evaluation_interval=20", "evaluation_steps=9", "evaluation_envs=3"]
     own = [f"env={__name__}:make", f"model={__name__}:Network", "num_envs=2"]
     run_dir = trained(tmp_path / "run", *own, *options)
-    # Looked at, trained in, tried, and for each of two evaluations looked at and played in.
-    assert MADE == [0, 0, 1, 5, *(2, 2, 3, 4) * 2]
+    # Looked at twice, trained in, tried, and for each of two evaluations looked at and played in.
+    assert MADE == [0, 0, 0, 1, 5, *(2, 2, 3, 4) * 2]
     MADE.clear()
     options = EvaluateOptions(num_steps=4, num_envs=2, num_workers=0)
     evaluate_run(run_dir, options, quiet())
@@ -77,6 +77,7 @@ def test_training_evaluations_and_a_tried_network_have_environments_of_their_own
 def test_each_learner_numbers_on_from_those_before(sync: str, numbers: list[int]) -> None:
     options = [f"env={__name__}:make", "num_workers=0", "num_envs=8", "learners=4", "gpus=0"]
     config = parse_arguments(["algo=a2c", *options, f"sync={sync}"])
+    MADE.clear()  # one was made to look at its observations
     ranks = Ranks(rank=2 if sync == "all_reduce" else 1, size=4)
     sampler = make_sampler(config, sampler_share(config, ranks), 0, CPU, ranks)
     sampler.close()

@@ -142,7 +142,7 @@ class Screen:
         self._history[...] = 0
 
     def get_state(self) -> EnvState:
-        """All that the next frames depend on, beside the emulator."""
+        """Return everything but the emulator that the next frames depend on."""
         return {
             "last": self._last.copy(),
             "frame": self._frame.copy(),

@@ -38,7 +38,7 @@ def naming(name: str, call: str) -> Iterator[None]:
 
 
 def close_names(name: str, known: Iterable[str]) -> str:
-    """Up to three of ``known`` that are close to ``name``, joined by "or"; empty if none is."""
+    """Return up to three of ``known`` that are close to ``name``, joined by "or"."""
     by_lower = {word.lower(): word for word in known}
     close = difflib.get_close_matches(name.lower(), by_lower)
     return " or ".join(by_lower[word] for word in close)

@@ -39,7 +39,7 @@ POLL_SECONDS = 0.1
 
 
 class Tuning:
-    """Changes the numbers of threads and agents after each interval, and keeps the time line.
+    """Change the numbers of threads and agents after each interval, and keep the time line.
 
     An interval begins when all agents that were added have begun; pauses are no part of it. Where
     the run goes on, the time line does.

@@ -224,6 +224,6 @@ class ParameterStore:
 
 
 def _ranges(size: int, num_chunks: int) -> list[slice]:
-    """Chunks of equal length, up to alignment; fewer where there is not enough for all."""
+    """Return chunks of equal length, up to alignment; fewer if there are not enough elements."""
     length = round_up(-(-size // num_chunks), ALIGNMENT)
     return [slice(start, min(start + length, size)) for start in range(0, size, length)]

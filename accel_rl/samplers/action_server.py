@@ -245,9 +245,8 @@ class _DeviceRows:
         self._rollout = rollout
         self._device = device
         self._row_zero_follows = sampler.config.reset_policy == "immediate"
-        self._is_carried = np.zeros(
-            num_envs, np.bool_
-        )  # the device's row T is the next rollout's row 0
+        # Where the device's row T is the next rollout's row 0.
+        self._is_carried = np.zeros(num_envs, np.bool_)
         self._follows = True  # row 0, in every group that has read it
         self._shared = _raw(rollout.observation)
         self._observation = torch.empty_like(self._shared, device=device)
@@ -302,7 +301,7 @@ class _DeviceRows:
         return staged
 
     def seen(self, row: Tensor, env_slice: slice) -> tuple[Any, Tensor]:
-        """Observation and noise of a row, which `load` gave."""
+        """Return observation and noise of a ``row`` of `load`."""
         noise = self._noise[env_slice].to(self._device, non_blocking=True)
         return tensor_views(self._spec.observation, row), noise
 
@@ -374,7 +373,7 @@ class _DeviceRows:
 
 
 class _SmallFields:
-    """Everything of a rollout but its observations, which crosses to the device in one copy.
+    """The small fields of a rollout, which are copied to the device in one call.
 
     Args:
         rollout: The sampler's.
@@ -402,7 +401,7 @@ class _SmallFields:
             self._kept.append((own, views))
 
     def send(self, rollout: Rollout) -> dict[str, Tensor]:
-        """Tensors of ``rollout``, by field, in the memory of those ``num_kept`` calls ago."""
+        """Return tensors of ``rollout``, by field. They replace those of ``num_kept`` calls ago."""
         for name, staged in self.host.items():
             staged[...] = _raw(getattr(rollout, name)).numpy()
         own, views = self._kept[0]

@@ -338,5 +338,5 @@ def one_at_a_time(collecting: Lock, called: str) -> Iterator[None]:
 
 
 def name_error(error: BaseException) -> str:
-    """Its kind and the first line of what it says."""
+    """Return the kind of ``error`` and the first line of its message."""
     return f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")

@@ -320,7 +320,7 @@ class Block:
     # ---- beginnings of episodes ------------------------------------------------------------------
 
     def _parts(self, which: Sequence[int]) -> Sequence[Sequence[int]]:
-        """Cut ``which`` into those that begin together: all of a batch, or each for itself.
+        """Cut ``which`` into parts that begin together: all of a batch, or single environments.
 
         What they draw from the generators of the process then depends on their own seed alone.
         """

@@ -270,7 +270,7 @@ class WorkerPool:
         return self._workers.processes[worker].setup.restart
 
     def done_at(self, groups: Sequence[int]) -> NDArray[np.float64]:
-        """When each of these groups of one worker was ready, by `time.perf_counter`."""
+        """Return when each of these groups of one worker was ready, by `time.perf_counter`."""
         done_at: NDArray[np.float64] = self._shared.done_at[groups]  # whose numbers are workers'
         return done_at
 
@@ -387,7 +387,7 @@ class WorkerPool:
     # ---- workers that are late, hang or die ------------------------------------------------------
 
     def _now(self) -> float:
-        """Seconds in which this pool has watched its workers."""
+        """Return the seconds in which this pool has watched its workers."""
         return self._watched + min(monotonic() - self._looked_at, _MOST_WATCHED_SECONDS)
 
     def _look(self) -> None:

@@ -119,7 +119,7 @@ class WorkerProcess:
                 os.close(descriptor)
 
     def describe(self) -> str:
-        """Its number, pid, CPUs and environments, for messages."""
+        """Return its number, pid, CPUs and environments, for messages."""
         setup = self.setup
         columns = [each.columns for each in setup.spec.slices]
         environments = ", ".join(
@@ -139,7 +139,7 @@ class WorkerProcess:
         return found
 
     def leave_request(self, request: bytes) -> None:
-        """Leave what the next order of `CALL` is."""
+        """Leave the ``request`` that the worker carries out at the next order to `CALL`."""
         os.ftruncate(self._states, 0)
         os.pwrite(self._states, request, 0)
 
@@ -206,7 +206,7 @@ class WorkerProcess:
         )
 
     def failure(self) -> WorkerError:
-        """Why this worker, which has ended, did so."""
+        """Return the error that says why this worker has ended."""
         self.has_ended(KILL_SECONDS)
         status = self._process.wait(KILL_SECONDS)
         whole = self._read_report()
@@ -259,7 +259,7 @@ class WorkerProcess:
         shared_memory.close_descriptors(self._descriptors)
 
     def disown(self) -> None:
-        """In a fork: the worker ends when the process that started it does, whatever forks do."""
+        """In a fork: let go of the worker, which ends when the process that started it does."""
         self.free()
         if hasattr(self, "_process"):
             self._process.returncode = 0  # no child of this process: nothing to wait for
@@ -344,7 +344,7 @@ def _start(inherited: Descriptors, kept_open: list[int]) -> subprocess.Popen[byt
 
 
 def _write_setup(descriptor: int, pickled: bytes) -> None:
-    """Leave what the worker reads at its start; a file, since a pipe would make this wait."""
+    """Leave the start message. It is a file, since a write into a full pipe would wait."""
     # What else is in it, Python ignores.
     search_path = [each for each in sys.path if isinstance(each, str)]
     told = json.dumps([search_path, getattr(sys, "argv", [])]).encode()

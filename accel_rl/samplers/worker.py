@@ -195,7 +195,7 @@ def _take_place(setup: Setup) -> None:
 
 
 def _leave(block: Block, command: int, descriptor: int) -> None:
-    """Leave the states of environments, or the answers to a request, behind what is there."""
+    """Append the states of environments, or the answers to a request, to the worker's memory."""
     if command == GET_STATE:
         left = pickle.dumps(block.get_states())
     else:
@@ -236,7 +236,7 @@ def _close(blocks: Blocks) -> None:
 def _make_blocks(
     setup: Setup, descriptors: Descriptors, arrays: SharedArrays, blocks: Blocks, turns: Turns
 ) -> None:
-    """Append the worker's environments of each of its groups, begun."""
+    """Make, start and append the worker's environments of each of its groups."""
     factory = read_factory(descriptors.factory)
 
     def count(num_steps: int) -> None:

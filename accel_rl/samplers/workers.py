@@ -250,12 +250,12 @@ class Workers:
         )
 
     def unwatch(self, worker: int) -> None:
-        """No longer say that a process has ended; said already, nothing more happens."""
+        """Stop reporting the end of a process. A second call does nothing."""
         with suppress(FileNotFoundError):
             self._epoll.unregister(self.processes[worker].pidfd)
 
     def forget(self, worker: int) -> None:
-        """Let go of a process, which is killed unless it is gone."""
+        """Remove a process, and kill it if it has not ended."""
         with self._changing():
             self.unwatch(worker)
             process = self.processes[worker]
@@ -352,7 +352,7 @@ class Workers:
         shared_memory.close_descriptors(self._descriptors)
 
     def disown(self) -> None:
-        """In a fork of the process that made this: nothing of it can be used."""
+        """In a fork of the process that made this: make it unusable."""
         self.inherited_from = self.inherited_from or os.getppid()
         self.is_closed = True
         self.uses.clear()

@@ -26,7 +26,7 @@ STOP_SECONDS = 600.0
 
 
 def stop_signals() -> list[signal.Signals]:
-    """Those of `SIGNALS` that stop this process: SIGHUP does not where it is ignored (nohup)."""
+    """Return the `SIGNALS` that stop this process. SIGHUP does not if it is ignored (nohup)."""
     return [x for x in SIGNALS if x != HANGUP or signal.getsignal(x) is not signal.SIG_IGN]
 
 
@@ -170,7 +170,7 @@ class StopRequest:
             signal.signal(number, before)  # type: ignore[arg-type]
 
     def _take_back(self) -> None:
-        """Handle signals again whose handler other code, such as an environment, has changed."""
+        """Take back handlers of signals that other code, such as an environment, has changed."""
         for number in self._before:
             if signal.getsignal(number) != self._handle:
                 signal.signal(number, self._handle)

@@ -107,7 +107,7 @@ def _play(factory: EnvFactory, num_envs: int, num_steps: int, seed: int, choose:
 
 
 def _draw_bounds(space: Space, rng: np.random.Generator, n: int, mask: Any) -> Array:
-    """Random actions, whose floats are at one of their bounds."""
+    """Draw actions whose floats are at one of their bounds."""
     actions = random_values(space, rng, n, mask)
     for path, leaf in leaves_of(space):
         if leaf.dtype.kind == "f":
@@ -190,7 +190,7 @@ def _check_ends(played: _Played) -> None:
 
 
 def _is_equal(one: Rollout, other: Rollout) -> bool:
-    """Bytes are compared, which NaN has, too."""
+    """Return whether two rollouts are equal. Bytes are compared, so that NaN equals NaN."""
     names = ("observation", "reward", "terminated", "truncated")
     return all(getattr(one, name).tobytes() == getattr(other, name).tobytes() for name in names)
 

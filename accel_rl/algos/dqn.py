@@ -242,12 +242,6 @@ class DQNConfig(ReplayConfig):
             f"{-(-self.batch_size // unit) * unit}, or another sequence_length"
         )
 
-    def never_recorded(self, run: RunOptions) -> str | None:
-        """Return what does not go together with ``cuda_graphs=on`` and why; None: nothing."""
-        if run.memory is not None:
-            return f"memory={run.memory}, whose batches of sequences have shapes that change"
-        return super().never_recorded(run)
-
     def final_epsilons(self, envs: range, num_envs: int) -> list[float]:
         """What epsilon falls to: one for all, or one for each of ``envs`` among ``num_envs``."""
         if not self.epsilon_per_env:

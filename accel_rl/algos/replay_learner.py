@@ -66,7 +66,9 @@ class ReplayLearner(ABC):
         self._seed = seed
         self._noise: torch.Generator | None = None
         self.pace = Pace(config, ranks.size, exchange.num_sharing)
-        self.optimizer = Update(config, exchange, agent.graphs)
+        # Batches of sequences have shapes that change, so that acting alone is recorded.
+        graphs = agent.graphs if replay_spec.sequences is None else None
+        self.optimizer = Update(config, exchange, graphs)
         self.metric_names: tuple[str, ...] = (*PACE_METRICS, *self.optimizer.names)
 
     def get_state(self) -> dict[str, Any]:

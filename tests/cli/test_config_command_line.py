@@ -213,7 +213,6 @@ algo=dqn memory=lstm batch_size=48 gradient_cosine_interval=1 | batch_size=48 tw
 algo=dqn burn_in=8 | burn_in=8 no effect memory is none
 algo=dqn memory=lstm sequence_length=0 | sequence_length is 0; at least
 algo=dqn memory=lstm burn_in=-1 | burn_in is -1; at least 0
-algo=dqn memory=lstm cuda_graphs=on | cuda_graphs=on does not support memory=lstm
 """
 
 

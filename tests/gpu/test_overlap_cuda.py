@@ -29,6 +29,7 @@ ALGORITHMS = {
     "lstm": ("algo=ppo", "horizon=20", "epochs=2", "memory=lstm"),
     "dqn": ("algo=dqn", "horizon=4", "batch_size=16", "learning_starts=400", "buffer_size=4000"),
 }
+ALGORITHMS["r2d2"] = (*ALGORITHMS["dqn"], "memory=lstm", "sequence_length=4", "burn_in=2")
 
 
 def parameters(run_dir: Path, *arguments: str) -> dict[str, torch.Tensor]:
@@ -49,9 +50,12 @@ def test_overlapped_run_on_a_gpu_learns_what_it_does_on_the_cpu(algo: str, tmp_p
         torch.testing.assert_close(on_gpu[name], expected, rtol=1e-3, atol=1e-3)
 
 
-def test_recorded_overlapped_run_learns_what_it_does_without_graphs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algo", ["dqn", "r2d2"])
+def test_recorded_overlapped_run_learns_what_it_does_without_graphs(
+    algo: str, tmp_path: Path
+) -> None:
     """Graphs are recorded in one thread while the other acts."""
-    arguments = [*ALGORITHMS["dqn"], "total_steps=800", "device=cuda"]
+    arguments = [*ALGORITHMS[algo], "total_steps=800", "device=cuda"]
     recorded = parameters(tmp_path / "on", *arguments, "cuda_graphs=on")
     eager = parameters(tmp_path / "off", *arguments, "cuda_graphs=off")
     for name, expected in eager.items():

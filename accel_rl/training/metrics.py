@@ -37,7 +37,12 @@ _LOGGER = logging.getLogger(__name__)
 class Recorded(NamedTuple):
     """What is recorded: a run, as one of its learners sees it.
 
-    ``make_state`` gives what a checkpoint holds beside what is counted here.
+    Attributes:
+        make_state: returns what a checkpoint holds beside counts and statistics.
+        progress: shows where the run stands; None for all learners but the first.
+        metric_names: the learner's metrics, NaN in rows in which it has not learned.
+        info_keys: the environments' keys.
+        on_row: called with each row.
     """
 
     config: TrainConfig
@@ -45,17 +50,8 @@ class Recorded(NamedTuple):
     team: Team
     exchange: Exchange
     make_state: Callable[[], dict[str, Any]]
-
-
-class Rows(NamedTuple):
-    """Where the first learner's rows go, and what is in them.
-
-    ``metric_names``: the learner's, NaN in rows in which it has not learned. ``info_keys``: the
-    environments'. ``on_row`` is given each row.
-    """
-
-    progress: Progress
-    metric_names: Sequence[str]
+    progress: Progress | None = None
+    metric_names: Sequence[str] = ()
     frame_skip: int = 1
     info_keys: Sequence[str] = ()
     on_row: OnRow = lambda row: None

@@ -30,7 +30,6 @@ from accel_rl.training.metrics import (
     Others,
     Recorded,
     Report,
-    Rows,
     Scores,
     exchange_columns,
     gpu_columns,
@@ -55,7 +54,7 @@ _LOGGER = logging.getLogger(__name__)
 class Records:
     """Counts steps, updates and seconds, and writes what is due after each iteration.
 
-    Each learner of a run has records. The first learner's have ``rows``, into which they merge the
+    Each learner of a run has records. The first learner's write rows, into which they merge the
     others' reports; the others save only their parts of checkpoints.
 
     Training time runs from `begin`, without what `pause` takes out. The loop adds to
@@ -65,10 +64,10 @@ class Records:
         saved: the checkpoint from which the run goes on.
     """
 
-    def __init__(
-        self, recorded: Recorded, rows: Rows | None = None, saved: Mapping[str, Any] | None = None
-    ) -> None:
-        config, run_dir, team, exchange, self._make_state = recorded
+    def __init__(self, recorded: Recorded, saved: Mapping[str, Any] | None = None) -> None:
+        config, run_dir, team, exchange, self._make_state, self._progress, *_ = recorded
+        self._metric_names, self._on_row = recorded.metric_names, recorded.on_row
+        self._frame_skip = recorded.frame_skip
         counts = {"steps": 0, "updates": 0, "training_seconds": 0.0}
         if saved is not None:
             counts = saved["counts"]
@@ -76,9 +75,7 @@ class Records:
         self.learning_seconds = 0.0
         self.device_clock = make_device_clock(exchange.parameters.parameter.device)
         self.is_learning = False  # what a checkpoint would hold is of no one moment
-        self._rows = rows
-        info_keys = rows.info_keys if rows is not None else ()
-        self.scores = Scores(info_keys)
+        self.scores = Scores(recorded.info_keys)
         self._has_told_clipping = False
         self._unreported = Scores()  # where there are others, among whose a row puts them
         self._config, self._run_dir = config, run_dir
@@ -91,7 +88,7 @@ class Records:
         self._checkpoint = Interval(config.checkpoint_steps, self.steps)
         self._saved_steps = -1 if saved is None else self.steps
         self._has_unsaved_evaluation = False
-        if rows is not None:
+        if self._progress is not None:
             evaluated = saved["evaluator"] if saved is not None else None
             evaluated_steps = self.steps if evaluated is None else evaluated["steps"]
             self._trackers = Trackers(config.tracker, run_dir, plain_options(config), self._say)
@@ -133,12 +130,7 @@ class Records:
 
     @property
     def frames(self) -> int:
-        return self.steps * self._of_first.frame_skip
-
-    @property
-    def _of_first(self) -> Rows:
-        assert self._rows is not None, "only the first learner has rows"
-        return self._rows
+        return self.steps * self._frame_skip
 
     def whole_run(self) -> Status:
         """Where the run stands, speeds and shares since `begin`."""
@@ -174,13 +166,13 @@ class Records:
         (self.scores if self._team.ranks.size == 1 else self._unreported).add(episodes)
         self._learner_metrics.add(metrics)
         now = perf_counter()
-        if self._rows is not None and now - self._shown >= self._rows.progress.interval_seconds:
-            self._rows.progress.show(self.status())
+        if self._progress is not None and now - self._shown >= self._progress.interval_seconds:
+            self._progress.show(self.status())
             self._shown = now
         if self._log.is_due(steps):
             self.write_row()
             self._spent["logging"] += perf_counter() - now
-            if now - self._drawn >= CURVE_SECONDS and self._rows is not None:
+            if now - self._drawn >= CURVE_SECONDS and self._progress is not None:
                 is_drawn = self.draw_curve()
                 self._drawn = now if is_drawn else math.inf  # else its warning would come again
         if self._checkpoint.is_due(steps):
@@ -204,11 +196,11 @@ class Records:
         exchange = exchange_columns(self._exchange.take_metrics(), seconds)
         numbers = {name: value for name, value in exchange.items() if not math.isnan(value)}
         own = Report(*self._unreported.take(), numbers | metrics, self._exchange.num_updates)
-        if self._rows is None:
+        if self._progress is None:
             self._team.post(own)
             self._last_row = self._read()
             return
-        if unnamed := ", ".join(sorted(metrics.keys() - set(self._rows.metric_names))):
+        if unnamed := ", ".join(sorted(metrics.keys() - set(self._metric_names))):
             raise ValueError(
                 f"the learner's update returned a value for {unnamed}, which is not in its "
                 "metric_names; add it there"
@@ -222,7 +214,7 @@ class Records:
         row: dict[str, float] = {
             **self._counts(now.wall),
             "steps_per_second": status.steps_per_second,
-            "frames_per_second": status.steps_per_second * self._rows.frame_skip,
+            "frames_per_second": status.steps_per_second * self._frame_skip,
             "updates_per_second": (now.updates - before.updates)
             / max(now.wall - before.wall, 1e-9),
             **status.scores,
@@ -232,14 +224,14 @@ class Records:
             "other_share": split.other,
             "simulators_busy_share": split.simulating,
             **gpu_columns(self._exchange.parameters.parameter.device),
-            **dict.fromkeys((*exchange, *self._rows.metric_names), math.nan),
+            **dict.fromkeys((*exchange, *self._metric_names), math.nan),
             **report.numbers,
         }
         self._writer.write(row)
         self._curve.add(row)
         self._before_last_row, self._last_row = before, now
         _LOGGER.info(line(status))
-        self._rows.on_row(row)
+        self._on_row(row)
         if row.get(CLIPPED, 0.0) > 0.5 and not self._has_told_clipping:
             self._has_told_clipping = True
             self._say(
@@ -248,9 +240,7 @@ class Records:
                 f"scores do not rise, a smaller learner.lr may help, or algo=sac"
             )
         self._refuse(
-            name
-            for name in self._rows.metric_names
-            if not math.isfinite(report.numbers.get(name, 0.0))
+            name for name in self._metric_names if not math.isfinite(report.numbers.get(name, 0.0))
         )
 
     def _refuse(self, diverged: Iterable[str]) -> None:
@@ -271,7 +261,7 @@ class Records:
         began = perf_counter()
         with suppress(Interrupted):  # the loop ends, and saves
             row = evaluator.evaluate(self.steps, stop)
-            if self._rows is None:  # the first learner has the games of all
+            if self._progress is None:  # the first learner has the games of all
                 return
             score = row["episode_return_raw_mean"]
             parameters = self._exchange.parameters
@@ -285,7 +275,8 @@ class Records:
         self.pause(perf_counter() - began)
 
     def _say(self, text: str) -> None:
-        self._of_first.progress.say(text)
+        assert self._progress is not None, "only the first learner says anything"
+        self._progress.say(text)
         _LOGGER.info("%s", text)
 
     def draw_curve(self, *, is_last: bool = False) -> bool:
@@ -296,7 +287,7 @@ class Records:
         def draw() -> None:
             from accel_rl.runs.figures import draw_learning_curve
 
-            draw_learning_curve(path, self._curve.rows, title, self._of_first.frame_skip)
+            draw_learning_curve(path, self._curve.rows, title, self._frame_skip)
 
         return draw_or_warn(draw, path, is_last=is_last)
 
@@ -315,12 +306,12 @@ class Records:
         is_saved = self.steps == self._saved_steps
         if due is not None:  # after a failure, the simulators in the file are worth more
             is_saved = is_saved and not self._has_unsaved_evaluation
-        if self._rows is None and due is not None:
+        if self._progress is None and due is not None:
             failure = None if is_saved else self._save_part()
             if self._others.are_in_step:
                 self._team.reach(FINGERPRINT, due, fingerprint(self._exchange.parameters))
             self._team.reach(SAVED, due, self._saved_steps)
-        elif self._rows is not None and not is_saved:
+        elif self._progress is not None and not is_saved:
             began, parts = perf_counter(), None
             self._refuse(self._learner_metrics.not_finite())
             if due is not None and self._team.ranks.size > 1:
@@ -343,7 +334,7 @@ class Records:
         The part of a learner that is not the first serves any checkpoint that the first learner
         still makes.
         """
-        self.save(_END if self._rows is None else self.steps)
+        self.save(_END if self._progress is None else self.steps)
 
     def _state(self, parts: dict[int, int] | None) -> dict[str, Any]:
         """Return a checkpoint; ``parts``: steps of the other learners' parts, by rank."""
@@ -381,7 +372,7 @@ class Records:
         """The last row and curve, when all learners together have taken ``steps``."""
         self.steps = steps
         self.write_last_row(alone=alone)
-        if self._rows is None:
+        if self._progress is None:
             return
         began = perf_counter()
         self.draw_curve(is_last=True)  # may load Matplotlib, for seconds that no training takes
@@ -389,7 +380,7 @@ class Records:
 
     def close(self) -> None:
         """Closes files; calling it again does nothing."""
-        if self._rows is not None:
+        if self._progress is not None:
             self._writer.close()
             self._trackers.send_files([self._run_dir / "learning_curve.png"])
             self._trackers.close()
@@ -408,7 +399,7 @@ class Records:
             steps=self.steps,
             since_steps=before.steps,
             planned_steps=self._config.planned_steps,
-            frame_skip=self._of_first.frame_skip,
+            frame_skip=self._frame_skip,
             seconds=now.wall,
             steps_per_second=(now.steps - before.steps) / seconds,
             num_episodes=self.scores.num_episodes,

@@ -19,7 +19,7 @@ from accel_rl.parallel import Exchange, Ranks, StoreExchange, Team
 from accel_rl.samplers.block import count_nothing
 from accel_rl.system.stopping import StopRequest
 from accel_rl.training.evaluation import Evaluator
-from accel_rl.training.metrics import OnRow, Recorded, Rows
+from accel_rl.training.metrics import OnRow, Recorded
 from accel_rl.training.progress import Progress
 from accel_rl.training.records import Records
 
@@ -94,12 +94,20 @@ class Run(ABC):
             if on_row is not None and on_row(row) and row["steps"] < self.config.planned_steps:
                 stop.ask()
 
-        rows, spec = None, self.sampler.env_spec
-        if self.team.ranks.is_first:
-            names = self.learner.metric_names + self.extra_metrics
-            rows = Rows(progress, names, spec.frame_skip, spec.info_keys, look)
-        recorded = Recorded(self.config, run_dir, self.team, self.exchange, self.get_state)
-        self.records = Records(recorded, rows, saved)
+        spec = self.sampler.env_spec
+        recorded = Recorded(
+            config=self.config,
+            run_dir=run_dir,
+            team=self.team,
+            exchange=self.exchange,
+            make_state=self.get_state,
+            progress=progress if self.team.ranks.is_first else None,
+            metric_names=self.learner.metric_names + self.extra_metrics,
+            frame_skip=spec.frame_skip,
+            info_keys=spec.info_keys,
+            on_row=look,
+        )
+        self.records = Records(recorded, saved)
 
     def start(
         self, saved: Mapping[str, Any] | None, look: Callable[[int], object] = count_nothing

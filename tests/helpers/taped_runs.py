@@ -15,7 +15,7 @@ from accel_rl.parallel import FlatParameters
 from accel_rl.samplers import Episode, SamplerConfig, SamplerTimes
 from accel_rl.spaces import discrete
 from accel_rl.system.stopping import StopRequest
-from accel_rl.training.metrics import Recorded, Rows
+from accel_rl.training.metrics import Recorded
 from accel_rl.training.progress import PlainLines
 from accel_rl.training.records import Records
 from accel_rl.training.rollouts import RolloutRun
@@ -121,8 +121,9 @@ def make_records(config: TrainConfig, run_dir: Path, tape: Tape) -> TapedRecords
         return {"learner": {"parameters": {"weight": torch.ones(2)}}, "algorithm": {}}
 
     exchange: Any = FakeExchange()
-    rows = Rows(PlainLines(Console(file=io.StringIO())), ("loss", "policy_lag"), frame_skip=4)
-    records = TapedRecords(Recorded(config, run_dir, ALONE, exchange, make_state), rows)
+    lines = PlainLines(Console(file=io.StringIO()))
+    parts = config, run_dir, ALONE, exchange, make_state, lines, ("loss", "policy_lag")
+    records = TapedRecords(Recorded(*parts, frame_skip=4))
     records.tape = tape
     records.begin(FakeSampler.times)
     return records

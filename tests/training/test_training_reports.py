@@ -103,7 +103,7 @@ def test_parameters_of_learners_in_step_are_compared_before_a_checkpoint_is_writ
         recording, "save_checkpoint", lambda _, steps, *__, **___: written.append(steps)
     )
     records: Any = Records(Recorded(TrainConfig(), tmp_path, others._team, exchange, dict))
-    records.steps, records._rows, records._state = 400, True, lambda parts: parts
+    records.steps, records._progress, records._state = 400, True, lambda parts: parts
     second.reach(FINGERPRINT, 400, other)
     second.reach(SAVED, 400, 400)
     different = pytest.raises(TeamError, match=r"parameters of learner 1 .* after 400 steps")
@@ -137,7 +137,7 @@ def test_part_that_was_saved_serves_a_checkpoint_of_a_later_step() -> None:
     second.reach(SAVED, 1000, 1000)
     records: Any = object.__new__(Records)
     records.steps = records._saved_steps = 1000
-    records._team, records._rows, records._others = second, None, others
+    records._team, records._progress, records._others = second, None, others
     records._has_unsaved_evaluation = False
     records.save(None)
     with pytest.raises(TeamError, match="has not answered within"):

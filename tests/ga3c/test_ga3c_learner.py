@@ -53,16 +53,9 @@ def test_loss_of_each_sample_equals_slow_version(is_weighted: bool) -> None:
 
 def test_loss_refuses_other_shapes() -> None:
     output = PolicyValue(torch.zeros(3, 2), torch.zeros(3))
+    action = torch.zeros(3, dtype=torch.int64)
     with pytest.raises(ValueError, match="expected \\[N\\] with N = 3"):
-        ga3c_loss(
-            output,
-            torch.zeros(3, dtype=torch.int64),
-            torch.zeros(2),
-            torch.zeros(3),
-            0.5,
-            0.01,
-            1e-6,
-        )
+        ga3c_loss(output, action, torch.zeros(2), torch.zeros(3), 0.5, 0.01, 1e-6)
 
 
 def test_importance_ratios_by_hand() -> None:
@@ -147,27 +140,23 @@ def test_vtrace_of_samples_of_the_same_policy_leaves_segments_as_they_are() -> N
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("options", "tokens"),
-    [
-        ({"vtrace": True}, "vtrace=true .*behaviour_probability"),
-    ],
-)
-def test_what_no_update_can_be_made_with_is_refused(options: Any, tokens: str) -> None:
-    samples = Samples(torch.zeros(5, 4), torch.zeros(5, dtype=torch.int64), torch.zeros(5))
+def make_learner(config: GA3CConfig) -> tuple[GA3C, Any, Local]:
+    torch.manual_seed(0)
     model = make_model("mlp", Leaf((4,), np.dtype(np.float32)), 3)
-    with pytest.raises(ValueError, match=tokens):
-        config = GA3CConfig(**options)
-        learner = GA3C(PolicyAgent(model), config, Local(FlatParameters(model), config.rule, None))
+    exchange = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
+    return GA3C(PolicyAgent(model), config, exchange), model, exchange
+
+
+def test_vtrace_without_probabilities_is_refused() -> None:
+    samples = Samples(torch.zeros(5, 4), torch.zeros(5, dtype=torch.int64), torch.zeros(5))
+    learner, _, _ = make_learner(GA3CConfig(vtrace=True))
+    with pytest.raises(ValueError, match=r"vtrace=true .*behaviour_probability"):
         learner.update(samples, 0.0)
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_update_is_one_step_of_the_rule_on_the_gradient_of_the_loss(reduction) -> None:
-    config = GA3CConfig(lr=0.1, loss_reduction=reduction)
-    torch.manual_seed(0)
-    model = make_model("mlp", Leaf((4,), np.dtype(np.float32)), 3)
-    exchange = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
+    learner, model, exchange = make_learner(GA3CConfig(lr=0.1, loss_reduction=reduction))
     rng = np.random.default_rng(1)
     batch = Samples(
         torch.from_numpy(rng.normal(size=(7, 4)).astype(np.float32)),
@@ -183,7 +172,7 @@ def test_update_is_one_step_of_the_rule_on_the_gradient_of_the_loss(reduction) -
     each = each + 0.5 * (batch.return_ - output.value) ** 2 + 0.01 * (probability * log).sum(1)
     loss = each.sum() if reduction == "sum" else each.mean()
     gradients = torch.autograd.grad(loss, list(model.parameters()))
-    metrics = GA3C(PolicyAgent(model), config, exchange).update(batch, 0.0)
+    metrics = learner.update(batch, 0.0)
     norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
     assert metrics["gradient_norm"].item() == pytest.approx(norm, rel=1e-5)
     assert metrics["mean_value_target"].item() == pytest.approx(batch.return_.mean().item())
@@ -194,10 +183,7 @@ def test_update_is_one_step_of_the_rule_on_the_gradient_of_the_loss(reduction) -
 
 
 def test_update_with_vtrace_learns_its_returns_and_advantages() -> None:
-    config = GA3CConfig(vtrace=True, gamma=0.9)
-    torch.manual_seed(0)
-    model = make_model("mlp", Leaf((4,), np.dtype(np.float32)), 3)
-    exchange = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
+    learner, model, _ = make_learner(GA3CConfig(vtrace=True, gamma=0.9))
     N, rng = sum(LENGTHS), np.random.default_rng(1)
     batch = segment_samples(
         0.9,
@@ -211,7 +197,7 @@ def test_update_with_vtrace_learns_its_returns_and_advantages() -> None:
     ratio = output.logits.softmax(1)[torch.arange(N), batch.action] / mu
     return_, advantage = segment_vtrace(batch, output.value, ratio)
     log = (output.logits.softmax(1) + 1e-6).log()[torch.arange(N), batch.action]
-    metrics = GA3C(PolicyAgent(model), config, exchange).update(batch, 0.0)
+    metrics = learner.update(batch, 0.0)
     for name, expected in (
         ("mean_value_target", return_),
         ("value_loss", (return_ - output.value) ** 2),

@@ -2,6 +2,7 @@
 
 import copy
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -115,14 +116,12 @@ def test_threads_lose_no_update_and_see_none_that_is_half_made() -> None:
                 torn.append(exchange.version)
 
     pushers = [reader(model, versions) for _ in range(3)]
-    threads = [threading.Thread(target=push, args=(each,)) for each in pushers]
-    looker = threading.Thread(target=look, args=(reader(model, versions),))
-    for thread in (looker, *threads):
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    ends.set()
-    looker.join(60)
+    with ThreadPoolExecutor(4) as threads:
+        looked = threads.submit(look, reader(model, versions))
+        for pushed in [threads.submit(push, each) for each in pushers]:
+            pushed.result(60)
+        ends.set()
+        looked.result(60)
     assert versions.num_updates == 600
     pushers[0].pull()
     named = pushers[0].parameters.to_named(pushers[0].parameters.parameter)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +62,8 @@ def test_pushes_of_threads_that_share_a_store_are_all_in_the_sum(store: Paramete
         for _ in range(50):
             push(exchange, value)
 
-    threads = [threading.Thread(target=learn, args=(value,)) for value in (1, 10, 100)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(learn, (1, 10, 100)))
     flats, num_updates = store.read()
     assert flats["parameters"].unique().tolist() == [50 * 111]
     assert num_updates == 150
@@ -141,14 +139,12 @@ def test_store_survives_learners_that_are_killed(store, kills, self_kills) -> No
     watcher = Watcher(store)
     arguments = {"address": store.address, "size": SIZE, "learners": 4, "kills": kills}
     with learners(task="stress", self_kills=self_kills, **arguments) as process:
-        threads = [threading.Thread(target=learn, args=(each,)) for each in range(2)]
-        for thread in threads:
-            thread.start()
-        while process.poll() is None:
-            watcher.read()
-        is_over.set()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(2) as threads:
+            learned = threads.map(learn, range(2))
+            while process.poll() is None:
+                watcher.read()
+            is_over.set()
+            list(learned)
         found = json.loads(process.communicate(timeout=100)[0])
     watcher.read()
     assert not watcher.wrong

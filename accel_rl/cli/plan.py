@@ -8,13 +8,22 @@ from contextlib import closing
 from dataclasses import replace
 from time import perf_counter
 
+import psutil
+
 from accel_rl.cli.help import PLAN
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec
 from accel_rl.parallel import Ranks
 from accel_rl.samplers import ActionServer
 from accel_rl.samplers.layout import plan_workers
-from accel_rl.system.topology import Machine, Seat, format_cpus, plan_cores, read_machine
+from accel_rl.system.topology import (
+    Machine,
+    Seat,
+    format_cpus,
+    free_memory,
+    plan_cores,
+    read_machine,
+)
 from accel_rl.training.build import agent_of, make_sampler, sampler_share
 from accel_rl.training.devices import gpu_nodes, learner_device, make_graphs
 from accel_rl.training.torch_setup import sampling_threads
@@ -64,12 +73,14 @@ def describe_plan(
         yield f"learner {rank} on {where}: {share.num_envs} x {spec.name}, {how}"
     if is_here:
         whose = " (one learner's, the others idle)" if num > 1 else ""
-        speed = f"{_measure(config, spec):,.0f} steps/s are sampled with the policy{whose}"
-        yield f"measured here for a second: {speed}"
+        steps, memory = _measure(config, spec)
+        yield f"measured here for a second: {steps:,.0f} steps/s sampled with the policy{whose}"
+        free = f"{free_memory() / 1e9:.1f} GB free"
+        yield f"memory{whose}: {memory / 1e9:.1f} GB without learning; {free}"
 
 
-def _measure(config: TrainConfig, spec: EnvSpec) -> float:
-    """Steps a second that one learner samples on its share of the cores."""
+def _measure(config: TrainConfig, spec: EnvSpec) -> tuple[float, int]:
+    """Steps a second that one learner samples on its share of the cores, and bytes of memory."""
     num = config.num_learners
     ranks, cpus = Ranks(size=num, local_size=num), os.sched_getaffinity(0)
     device = learner_device(config, ranks)
@@ -88,7 +99,9 @@ def _measure(config: TrainConfig, spec: EnvSpec) -> float:
                     while (gone := perf_counter() - began) < seconds or not steps:
                         steps += sampler.collect(server).action.size
                         server.finish()
-                return steps / gone
+                me = psutil.Process()
+                processes = [me, *me.children(recursive=True)]
+                return steps / gone, sum(each.memory_full_info().uss for each in processes)
     finally:
         os.sched_setaffinity(0, cpus)
 

@@ -61,6 +61,7 @@ def test_plan_option_prints_without_training(
     said = capfd.readouterr().out
     assert "learner 1 on" in said
     assert re.search(r"measured here for a second: \d[\d,]* steps/s .*one learner's", said)
+    assert re.search(r"memory .*: \d+\.\d GB without learning; \d+\.\d GB free", said)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -285,9 +285,6 @@ class DQN(ReplayLearner):
         self._final_epsilon = torch.tensor(finals)  # on the host, like the next
         self._epsilon = torch.empty(0)
         self.metric_names = ("loss", "q_value", "priority", "epsilon", *self.metric_names)
-        # A graph gathers where the replay is; the numbers of what it gathers are drawn before it.
-        is_near = isinstance(self.replay, Replay) and self.replay.device == self.device
-        self._gathers = agent.graphs is not None and is_near
         self.adjust()
 
     def get_state(self) -> dict[str, Any]:
@@ -319,7 +316,7 @@ class DQN(ReplayLearner):
         """Make an optimizer step, and give what was drawn its new priorities."""
         lr = self.config.lr * self.config.remaining(progress)
         step, env, weight = self._draw()
-        if self._gathers:
+        if self.gathers:
             # How it is gathered depends on whether there are final observations.
             kind = isinstance(self.replay, Replay) and self.replay.has_finals
             at: Any = (step, env) if self._priorities is not None else Fixed((step, env))

@@ -38,6 +38,7 @@ class ReplayLearner(ABC):
         replay: the replay.
         pace: counts the steps and the updates that are due.
         optimizer: makes the optimizer steps.
+        gathers: True if graphs of updates gather what is drawn from the replay.
         metric_names: names of all metrics that `update` may return. A subclass adds its own.
 
     Raises:
@@ -69,6 +70,8 @@ class ReplayLearner(ABC):
         # Batches of sequences have shapes that change, so that acting alone is recorded.
         graphs = agent.graphs if replay_spec.sequences is None else None
         self.optimizer = Update(config, exchange, graphs)
+        # A graph gathers where the replay is; the numbers of what it gathers are drawn before it.
+        self.gathers = graphs is not None and self.replay.device == self.device
         self.metric_names: tuple[str, ...] = (*PACE_METRICS, *self.optimizer.names)
 
     def get_state(self) -> dict[str, Any]:

@@ -23,11 +23,12 @@ from torch.nn import functional as F
 from accel_rl.agents import Agent
 from accel_rl.agents.bounded import BoundedAgent
 from accel_rl.algos.learner_config import name_of, require
-from accel_rl.algos.replay import ReplaySpec, Transitions
+from accel_rl.algos.replay import Replay, ReplaySpec, Transitions
 from accel_rl.algos.replay_config import ReplayConfig
 from accel_rl.algos.replay_learner import ReplayLearner
 from accel_rl.algos.task import LearnerSpec, NetworkSpec
 from accel_rl.algos.update import masked_shares, sums
+from accel_rl.graphs import Fixed
 from accel_rl.models.soft import SoftModel, flat
 from accel_rl.options import option
 from accel_rl.parallel import ALONE, Adam, Exchange, Ranks
@@ -198,15 +199,26 @@ class SAC(ReplayLearner):
 
     def learn(self, progress: float) -> None:
         """Make an optimizer step, and move the target critics towards the critics."""
-        config, batch = self.config, self.draw()
+        config, replay = self.config, self.replay
+        lr = config.lr * config.remaining(progress)
         noise = self.noise(2, self.batch_size, self.agent.num_actions)
-        self.optimizer.run(self._evaluate, config.lr * config.remaining(progress), batch, noise)
+        if self.gathers and isinstance(replay, Replay):
+            at = replay.draw_uniformly(self.batch_size, self._generator)
+            self.optimizer.run(self._gather, lr, Fixed(at), noise, replay.has_finals)
+        else:
+            self.optimizer.run(self._evaluate, lr, self.draw(), noise)
         with torch.no_grad():
             torch._foreach_lerp_(self._targets, self._critics, config.tau)
 
     def adjust(self) -> None:
         """Take random actions until the first update."""
         self.agent.is_random = self.pace.awaits_first
+
+    def _gather(
+        self, at: tuple[Tensor, Tensor], noise: Tensor, has_finals: bool
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor, None]:
+        assert isinstance(self.replay, Replay)
+        return self._evaluate(self.replay.gather(*at), noise)
 
     def _evaluate(
         self, batch: Transitions, noise: Tensor

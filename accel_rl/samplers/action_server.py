@@ -95,7 +95,7 @@ class ActionServer:
         if self._graphs is not None:
             return self._replay(self._graphs, step, kind)
         action, extras = self._actor.act(*self._rows.read(step), step, self._rows)
-        self._keep(extras, step)
+        self._keep(extras, step.t, step.env_slice)
         return self._rows.answer(step, action)
 
     def _replay(self, graphs: ActingGraphs, step: PolicyInput, kind: Hashable) -> Any:
@@ -106,25 +106,25 @@ class ActionServer:
         if rows.num_graphs > MOST_ROW_GRAPHS or not rows.is_registered:
             staged = rows.load_and_stage(step, is_carried)
 
-        def act() -> Mapping[str, Tensor]:
+        def act() -> tuple[()]:
             row = rows.load(step, is_carried) if staged is None else staged
             action, extras = self._actor.act(*rows.seen(row, env_slice), step, rows)
             rows.send(env_slice, action)
-            if staged is not None:  # the graph stands for all rows
-                return extras
-            self._keep(extras, step)
-            return {}
+            self._keep(extras, step.t if staged is None else rows.number(env_slice), env_slice)
+            return ()
 
-        place = None if staged is not None else (step.t, is_carried, rows.address, kind)
-        self._keep(graphs.run((env_slice.start, env_slice.stop), place, act), step)
+        place: Hashable = rows.address
+        if staged is None:  # else the graph stands for all rows
+            place = step.t, is_carried, rows.address, kind
+        graphs.run((env_slice.start, env_slice.stop), place, act)
         return rows.wait(env_slice)
 
-    def _keep(self, extras: Mapping[str, Tensor], step: PolicyInput) -> None:
+    def _keep(self, extras: Mapping[str, Tensor], t: int | Tensor, env_slice: slice) -> None:
         for name, values in extras.items():
             if name not in self._extras:
                 given = *self._sizes, values
                 self._extras[name] = Kept(*given, keeps_rollout=self._keeps_rollout)
-            self._extras[name].keep(values, step.t, step.env_slice)
+            self._extras[name].keep(values, t, env_slice)
 
     def finish(self) -> RolloutTensors:
         """Return the rollout that ``collect`` has completed.
@@ -256,6 +256,7 @@ class _DeviceRows:
             self._before = torch.empty_like(self._observation)
         shape = noise_shape((num_envs,), num_noise)
         self._noise = torch.empty(shape, dtype=torch.float64, pin_memory=True)
+        self._number = torch.empty(num_envs, dtype=torch.int64, pin_memory=True)  # of the row
         self._is_first = torch.empty(num_envs, dtype=torch.bool, pin_memory=True)
         self._reward = torch.empty(num_envs, pin_memory=True)
         row = _raw(rollout.action)[0]
@@ -279,6 +280,7 @@ class _DeviceRows:
         else:
             self._follows &= step.t > 0
         self._noise[env_slice].numpy()[:] = step.noise
+        self._number[env_slice.start] = step.t
         self._is_first[env_slice].numpy()[:] = step.is_first
         self._reward[env_slice].numpy()[:] = step.reward
         return is_carried
@@ -304,6 +306,10 @@ class _DeviceRows:
         """Return observation and noise of a ``row`` of `load`."""
         noise = self._noise[env_slice].to(self._device, non_blocking=True)
         return tensor_views(self._spec.observation, row), noise
+
+    def number(self, env_slice: slice) -> Tensor:
+        """The number of the row that was staged, ``[1]``, on the device."""
+        return self._number[env_slice][:1].to(self._device, non_blocking=True)
 
     @property
     def address(self) -> int:

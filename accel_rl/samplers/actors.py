@@ -115,8 +115,12 @@ class Kept:
         self._rows = first.new_zeros(horizon, num_envs, *first.shape[1:])
         self._before = torch.zeros_like(self._rows) if keeps_rollout else self._rows
 
-    def keep(self, values: Tensor, t: int, env_slice: slice) -> None:
-        self._rows[t, env_slice] = values
+    def keep(self, values: Tensor, t: int | Tensor, env_slice: slice) -> None:
+        """Keep ``[n, ...]`` of step ``t``, a number or ``[1]`` int64 on the device."""
+        if isinstance(t, int):
+            self._rows[t, env_slice] = values
+        else:
+            self._rows[:, env_slice].index_copy_(0, t, values.unsqueeze(0))
 
     def finish(self) -> Tensor:
         self._rows, self._before = self._before, self._rows

@@ -152,14 +152,19 @@ def test_recorded_action_server_gives_the_rollouts_of_the_eager_one(
     if not is_registered:
         monkeypatch.setattr(action_server, "register", lambda *_: False)
 
-    def actions(graphs: Graphs | None) -> list[torch.Tensor]:
+    def make_agent(model: Any, graphs: Graphs | None) -> PolicyAgent:
+        agent = PolicyAgent(model, graphs)
+        agent.tells_log_prob = True
+        return agent
+
+    def collected(graphs: Graphs | None) -> list[torch.Tensor]:
         torch.manual_seed(0)
         model = make_model("mlp", Leaf((10, 5), np.dtype(np.float32)), 3).to(CUDA)
         config = SamplerConfig(num_envs=8, num_groups=2, horizon=horizon)
         found = []
         with (
             ParallelSampler(make_env_factory("catch"), config=config, seed=1) as sampler,
-            ActionServer(agent := PolicyAgent(model, graphs), sampler, CUDA) as server,
+            ActionServer(agent := make_agent(model, graphs), sampler, CUDA) as server,
         ):
             for number in range(5):
                 if normalizes:  # by other moments in each rollout
@@ -170,11 +175,11 @@ def test_recorded_action_server_gives_the_rollouts_of_the_eager_one(
                 sampler.collect(server)
                 batch = server.finish()
                 assert batch.normalizer is agent.normalizer
-                found.append(batch.action.clone())
+                found += (batch.action.clone(), batch.log_prob.clone(), batch.value.clone())
         return found
 
     graphs = Graphs(CUDA)
-    for found, expected in zip(actions(graphs), actions(None), strict=True):
+    for found, expected in zip(collected(graphs), collected(None), strict=True):
         assert torch.equal(found, expected)
     # Row 0 comes from the host at first, and from row T later.
     assert graphs.num_recorded == (2 if horizon == 80 or not is_registered else 2 * 7)
@@ -206,6 +211,24 @@ def test_recorded_acting_remembers_what_eager_acting_does(arguments: str) -> Non
         torch.testing.assert_close(found.recurrent_state, expected.recurrent_state)
         if expected.previous is not None:
             torch.testing.assert_close(found.previous, expected.previous)
+
+
+def test_recorded_sac_draws_from_its_replay_what_it_does_without_graphs() -> None:
+    def learned(choice: str) -> torch.Tensor:
+        given = "algo=sac env=control_envs:Swing model=auto num_envs=2 horizon=4 batch_size=8 "
+        given += "learning_starts=16 buffer_size=200 training_intensity=4 device=cuda"
+        parts = build(
+            parse_arguments([*given.split(), f"cuda_graphs={choice}", "run_dir=runs/none"])
+        )
+        with contextlib.closing(parts.sampler), parts.server as server:
+            parts.start(None)
+            for number in range(8):
+                parts.sampler.collect(server)
+                parts.learner.update(server.finish(), 0.0, 8 * (number + 1))
+            assert parts.learner.gathers == (choice == "on")
+        return parts.exchange.parameters.parameter.clone()
+
+    torch.testing.assert_close(learned("on"), learned("off"), rtol=1e-3, atol=1e-3)
 
 
 def waiting(given: torch.Tensor) -> float:

@@ -41,7 +41,7 @@ def run_place(config: TrainConfig) -> Path:
 
 
 def make_run_directory(config: TrainConfig, now: datetime, place: Path) -> Path:
-    """Makes ``run_dir``, or ``runs/<env>-<algo>-<seed>-<time>`` where none is given.
+    """Make ``run_dir``, or ``runs/<env>-<algo>-<seed>-<time>`` if none is given.
 
     ``place``: what `run_place` has returned.
 
@@ -57,7 +57,7 @@ def make_run_directory(config: TrainConfig, now: datetime, place: Path) -> Path:
 
 
 def refuse_used(path: Path) -> None:
-    """Raises ValueError if ``run_dir`` holds something already; it need not be there."""
+    """Raise ValueError if ``run_dir`` exists and is not empty."""
     with _usable(path):
         if os.path.lexists(path) and any(path.iterdir()):
             raise ValueError(
@@ -96,12 +96,12 @@ def _make_new(config: TrainConfig, now: datetime, runs: Path) -> Path:
 
 
 def _plain(name: str) -> str:
-    """``name`` without what has a meaning in paths."""
+    """Return ``name`` without characters that have a meaning in paths."""
     return "".join(c if c.isalnum() or c in "._" else "-" for c in name)
 
 
 def describe_machine(device: torch.device) -> str:
-    """One line for the log: versions and hardware, without which no speed can be compared."""
+    """Return versions and hardware in a line, without which no speed can be compared."""
     gpu = f", {torch.cuda.get_device_name(device)}" if device.type == "cuda" else ""
     return (
         f"accel_rl {__version__}, torch {torch.__version__}, Python {platform.python_version()}, "
@@ -126,7 +126,7 @@ def _as_written(config: TrainConfig) -> Any:
 
 @contextmanager
 def hold(run_dir: Path) -> Iterator[None]:
-    """Keeps other processes from training in ``run_dir``, as long as this one lives.
+    """Keep other processes from training in ``run_dir`` within.
 
     Nothing keeps them from it on Windows.
 
@@ -177,7 +177,7 @@ class _LogFile(logging.FileHandler):
 
 @contextmanager
 def log_to(path: Path, *others: logging.Handler) -> Iterator[None]:
-    """Sends what accel_rl logs to the file at ``path``, and warnings to ``others`` as well."""
+    """Write what accel_rl logs to the file at ``path`` within, and send warnings to ``others``."""
     with naming(path):
         handler = _LogFile(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

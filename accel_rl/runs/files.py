@@ -32,7 +32,7 @@ class WriteError(OSError):
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """An OSError within is a `WriteError` of ``path``: Python's own may not say where."""
+    """Raise an OSError within as a `WriteError` of ``path``: Python's own may not name the file."""
     try:
         yield
     except OSError as error:
@@ -48,7 +48,7 @@ def no_link(path: str, flags: int) -> int:
 
 
 def explain(error: WriteError, choice: str) -> str:
-    """What a write has failed with, for people. ``choice``: what else they could do."""
+    """Return a sentence about a failed write; ``choice`` is another way out."""
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     mend = "free some space there" if is_full else "change that"
     return f"cannot write {error.filename}: {error.strerror}; {mend}, or {choice}"
@@ -105,7 +105,7 @@ def delete_unfinished(folder: Path) -> None:
 
 
 def append_whole(path: Path, data: bytes) -> None:
-    """Appends ``data`` to the file at ``path``, which is made where there is none.
+    """Append ``data`` to the file at ``path``, which is made if it is missing.
 
     Raises:
         OSError: it could not be written (the disk is full, it is a link); the file is as before.
@@ -132,7 +132,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def whole_lines(path: Path) -> list[str]:
-    """The lines of a text file that have their newline.
+    """Return the lines of a text file that end with a newline.
 
     A disk that was full, or a writer that is just at work, leaves a last one without.
     """

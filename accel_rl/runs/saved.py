@@ -90,7 +90,7 @@ def _read(run_dir: Path, trust: bool, imports: Collection[str]) -> TrainConfig:
 
 
 def find_checkpoint(run_dir: Path, which: int | str | None = None) -> Path:
-    """A checkpoint of the run in ``run_dir``: after how many steps, the ``"best"`` or the last.
+    """Return the path of a checkpoint: after ``which`` steps, the ``"best"``, or the last.
 
     Raises:
         ValueError: there is none, and the message lists those that there are; or their folder

@@ -116,7 +116,7 @@ class CurveRows:
 
     @property
     def rows(self) -> list[Row]:
-        """The kept rows and the last one, in order."""
+        """Kept rows and the last row, in order."""
         is_last_kept = not self._number or self._kept[-1] is self._last
         return [*self._kept] if is_last_kept else [*self._kept, self._last]
 
@@ -139,7 +139,7 @@ class EventsWriter:
             self._append(Event(wall_time=time.time(), step=steps + 1, session_log=start))
 
     def write(self, row: Row, steps: int) -> None:
-        """One scalar for each number in ``row``; its name is its tag. NaN is left out."""
+        """Write a scalar for each number in ``row`` that is not NaN; its name is its tag."""
         values = [
             Summary.Value(tag=tag, simple_value=value)
             for tag, value in row.items()
@@ -198,7 +198,7 @@ class MetricsWriter:
         return self._metrics.earlier_rows()
 
     def write(self, row: Row) -> None:
-        """``row`` has a column ``steps``, and columns in the order in which they shall stand.
+        """Write ``row``, which has a column ``steps``, in its order of columns.
 
         Raises:
             OSError: the disk is full, say.
@@ -208,7 +208,7 @@ class MetricsWriter:
         self._hand_on(tagged, int(row["steps"]))
 
     def write_evaluation(self, row: Row) -> None:
-        """Likewise for the result of an evaluation."""
+        """Write the result of an evaluation."""
         self._evaluations.write(row)
         tagged = {f"evaluation/{name}": row[name] for name in row if name != "steps"}
         self._hand_on(tagged, int(row["steps"]))
@@ -226,7 +226,7 @@ class MetricsWriter:
 
 
 def tag(column: str) -> str:
-    """A column of metrics as TensorBoard groups it."""
+    """Return the name of a column in TensorBoard."""
     if column.startswith("episode"):
         kind = "episode"
     elif column.endswith("_share"):
@@ -239,7 +239,7 @@ def tag(column: str) -> str:
 
 
 def read_rows(path: Path, *needed: str) -> list[dict[str, float]]:
-    """The rows of a table of metrics, none where there is no file; the run may be going on.
+    """Return the rows of a table of metrics, none if there is no file; the run may go on.
 
     Raises:
         ValueError: it cannot be read, or lacks a column of those ``needed``.

@@ -157,7 +157,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def _without_octal(text: str) -> str:
-    """``text``, in which 010 is 10, as on the command line: old YAML takes it for 8."""
+    """Return ``text`` with 10 for 010, as on the command line: old YAML takes 010 for 8."""
     if not re.search(r"(?<![\w.])0[0-7]", text):
         return text
     for token in reversed(list(yaml.scan(text, _LOADER))):
@@ -175,7 +175,7 @@ def code_in(options: Mapping[str, object]) -> dict[str, str]:
 
 
 def _text(value: object) -> str:
-    """An option's value as it is typed."""
+    """Return an option's value as it is typed."""
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 

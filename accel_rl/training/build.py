@@ -48,7 +48,7 @@ from accel_rl.training.torch_setup import has_small_updates, num_learning_thread
 
 
 def build(config: TrainConfig, saved: Mapping[str, Any] | None = None, team: Team = ALONE) -> Run:
-    """A new run, or one that goes on from the checkpoint ``saved``, as one learner of ``team``.
+    """Build a run, new or from the checkpoint ``saved``, for one learner of ``team``.
 
     Raises:
         ValueError: the config cannot be had here; the message says what can.
@@ -65,7 +65,7 @@ def build(config: TrainConfig, saved: Mapping[str, Any] | None = None, team: Tea
 
 
 def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> RolloutRun:
-    """A run of an algorithm that learns from rollouts. ``seed``: of the simulators."""
+    """Build a run of an algorithm that learns from rollouts; ``seed`` is of the simulators."""
     ranks = team.ranks
     device = learner_device(config, ranks)
     graphs = make_graphs(config, device)
@@ -125,7 +125,7 @@ def agent_of(
     graphs: Graphs | None = None,
     env_index: int = 0,
 ) -> Agent:
-    """The agent that ``config`` asks for, with fresh parameters on ``device``.
+    """Make the agent that ``config`` asks for, with new parameters on ``device``.
 
     A network of the user's own is tried on observations of the environment: others may have
     numbers in them that it need not take. ``env_index``: the number of that environment, which is
@@ -184,7 +184,7 @@ def make_exchange(config: TrainConfig, agent: Agent, team: Team) -> Exchange:
 
 
 def sampler_share(config: TrainConfig, ranks: Ranks) -> SamplerConfig:
-    """The sampler settings of one learner: its part of the environments, or all with a store."""
+    """Return one learner's sampler settings: its part of the environments, or all with a store."""
     if config.parallel.sync == "store":
         return config.sampler
     num_envs = config.sampler.num_envs // ranks.size

@@ -79,11 +79,11 @@ class Evaluator:
 
     @property
     def others(self) -> dict[str, Any]:
-        """What a policy needs beside its parameters, as checkpoints have it."""
+        """State in checkpoints that a policy needs beside its parameters."""
         return normalizer_state(self._agent)
 
     def is_due(self, steps: int) -> bool:
-        """Whether a multiple of the interval was passed since the last evaluation."""
+        """Return whether a multiple of the interval was passed since the last evaluation."""
         interval = self._config.evaluation_interval
         return steps // interval > self._evaluated_steps // interval
 

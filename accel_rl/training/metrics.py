@@ -133,7 +133,7 @@ class Scores:
         self._last.extend(whole)
 
     def take(self) -> tuple[list[Episode], int]:
-        """The last episodes, and how many there were in all; and starts anew."""
+        """Return the last episodes and the number of all, and begin anew."""
         taken = list(self._last), self.num_episodes
         self._last.clear()
         self.num_episodes = 0
@@ -167,7 +167,7 @@ class Scores:
 
 
 def info_means(episodes: Iterable[Episode], info_keys: Iterable[str]) -> dict[str, float]:
-    """``episode_info_<key>_mean`` for each key: over the episodes whose last step told it.
+    """Return ``episode_info_<key>_mean`` for each key, over episodes whose last step has the key.
 
     NaN where none did.
     """
@@ -210,7 +210,7 @@ class Others:
 
     @property
     def are_in_step(self) -> bool:
-        """Whether all learners make each update together; true if there is a single learner."""
+        """True if all learners make each update together, or if there is a single learner."""
         return self._exchange.num_sharing == self._team.ranks.size
 
     @property
@@ -296,7 +296,7 @@ def exchange_columns(numbers: Mapping[str, float], seconds: float) -> dict[str, 
 
 
 def gpu_columns(device: torch.device) -> dict[str, float]:
-    """What this process has taken of a GPU's memory at most so far."""
+    """Return this process' peak memory on a GPU."""
     if device.type != "cuda":
         return {}
     return {"gpu_memory_bytes": torch.cuda.max_memory_reserved(device)}

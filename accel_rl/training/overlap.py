@@ -1,9 +1,9 @@
 """Sampling and learning at the same time: while the learner works on one rollout, the next is made.
 
-The policy that acts has a network of its own, whose parameters are taken over from the learner
-between two rollouts, when no update is being made. So a rollout is learned from with parameters
-that are one iteration newer than those that acted in it, always, and a run can be repeated, on
-the CPU to the bit. Only the first rollout, and each that comes after a checkpoint, is not behind.
+The policy that acts has its own network, which takes over the learner's parameters between two
+rollouts, while no update is made. The parameters that learn from a rollout are therefore always one
+iteration newer than those that acted in it, and a run can be repeated, on the CPU to the bit. Only
+the first rollout, and each rollout after a checkpoint, is not behind.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 import torch
 from torch import Tensor
@@ -36,13 +36,15 @@ class Overlapped:
     """Takes the place of a server and a learner, which works in a thread while the next rollout is
     collected.
 
-    A copy of ``agent`` acts, with the parameters of the last `take_over`. ``is_small``: of
-    `has_small_updates`.
+    A copy of ``agent`` acts, with the parameters of the last `take_over`.
 
-    On a GPU the thread has a stream of its own, and so has acting, of a higher priority: its few
-    small kernels go before those of the update that wait, since simulators wait for their actions.
-    Before an update the learner's stream waits for what was enqueued on the other two; the current
-    one waits for it when the update is done; and acting goes on after the current one.
+    On a GPU the thread has its own stream. Acting has a stream of higher priority: its few small
+    kernels go before those of the update, since simulators wait for their actions. Before an update
+    the learner's stream waits for the other two streams; the current stream waits for the learner's
+    when the update is done; and acting goes on after the current stream.
+
+    Args:
+        is_small: whether `has_small_updates`.
 
     Attributes:
         server: acts, and keeps its rollout until it is learned from.
@@ -147,18 +149,19 @@ class Overlapped:
 
     @contextmanager
     def _is_acting(self) -> Iterator[None]:
-        if self._acting_stream is None:
-            yield
-            return
-        self._acting_stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._acting_stream):
+        if self._acting_stream is not None:
+            self._acting_stream.wait_stream(torch.cuda.current_stream(self._device))
+        with _on(self._acting_stream):
             yield
 
     def _learn(self, batch: RolloutTensors, progress: float, steps: int) -> Metrics:
-        if self._stream is None:  # torch.cuda.stream(None) would wake a GPU that is not used
+        with _on(self._stream):
             return self._learner.update(batch, progress, steps)
-        with torch.cuda.stream(self._stream):
-            return self._learner.update(batch, progress, steps)
+
+
+def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[None]:
+    """Enqueue on ``stream`` within; torch.cuda.stream(None) would wake a GPU that is not used."""
+    return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 def _prepare_thread(device: torch.device, is_small: bool) -> None:

@@ -102,7 +102,7 @@ class Bottleneck(NamedTuple):
 
 
 def find_bottleneck(split: TimeSplit, config: TrainConfig, *, on_gpu: bool) -> Bottleneck:
-    """The measured part whose disappearance would save most.
+    """Return the measured part whose disappearance would save most.
 
     Time that was not measured (a run's start and its last records above all) is no candidate, since
     no option shortens it. Waiting for simulators would all be saved. Inference hides behind

@@ -114,7 +114,7 @@ class Records:
         self._first = self._before_last_row = self._last_row = self._read()
 
     def pause(self, seconds: float) -> None:
-        """Takes ``seconds`` that just passed out of the training time.
+        """Take ``seconds`` that just passed out of the training time.
 
         Where there are other learners that went on meanwhile, only out of what the shares are of.
         """
@@ -133,15 +133,15 @@ class Records:
         return self.steps * self._frame_skip
 
     def whole_run(self) -> Status:
-        """Where the run stands, speeds and shares since `begin`."""
+        """Return where the run stands, with speeds and shares since `begin`."""
         return self._status(self._first, self._read())
 
     def add_metrics(self, metrics: Mapping[str, torch.Tensor]) -> None:
-        """The learner's, of one update: 0-d each."""
+        """Count in the metrics of one update, 0-d each."""
         self._learner_metrics.add(metrics)
 
     def saves_at(self, steps: int) -> bool:
-        """Whether a checkpoint is due after ``steps``, the next ones to be told of."""
+        """Return whether a checkpoint is due when `after_update` is called with ``steps``."""
         return self._checkpoint.is_ahead(steps)
 
     def after_update(
@@ -151,7 +151,7 @@ class Records:
         episodes: Sequence[Episode],
         times: SamplerTimes,
     ) -> None:
-        """Counts one iteration, and writes and shows what is due.
+        """Count one iteration; write and show what is due.
 
         ``steps``: of all learners so far.
 
@@ -181,7 +181,7 @@ class Records:
             self._spent["saving"] += perf_counter() - began
 
     def write_row(self, *, alone: bool = False) -> None:
-        """A row of metrics about what happened since the last one, or a report for it.
+        """Write a row of metrics about the time since the last row, or post a report for it.
 
         ``alone``: without the other learners, which after a failure may never report.
 
@@ -244,7 +244,7 @@ class Records:
         )
 
     def _refuse(self, diverged: Iterable[str]) -> None:
-        """Raises FloatingPointError if there are metrics that have ``diverged``."""
+        """Raise FloatingPointError if there are metrics that have ``diverged``."""
         if names := ", ".join(diverged):
             raise FloatingPointError(
                 f"learning has diverged: {names} not finite after {self.steps:,} "
@@ -253,7 +253,7 @@ class Records:
             )
 
     def evaluate(self, evaluator: Evaluator, stop: StopRequest) -> None:
-        """An evaluation now, whose time is no training time; a stop cuts it off.
+        """Evaluate now, outside the training time; a stop cuts the evaluation off.
 
         Raises:
             OSError: its row, or the policy as the best so far, could not be written.
@@ -364,12 +364,12 @@ class Records:
         return failure
 
     def write_last_row(self, *, alone: bool = False) -> None:
-        """A row about what happened since the last one, if anything."""
+        """Write a row about the time since the last row, if there was a step."""
         if self.steps > self._last_row.steps:
             self.write_row(alone=alone)
 
     def finish(self, steps: int, *, alone: bool = False) -> None:
-        """The last row and curve, when all learners together have taken ``steps``."""
+        """Write the last row and curve, when all learners together have taken ``steps``."""
         self.steps = steps
         self.write_last_row(alone=alone)
         if self._progress is None:
@@ -386,7 +386,7 @@ class Records:
             self._trackers.close()
 
     def status(self) -> Status:
-        """Where the run stands; speeds and shares since the last row but one.
+        """Return where the run stands, with speeds and shares since the last row but one.
 
         The last may have been written just now.
         """

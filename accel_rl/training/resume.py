@@ -36,7 +36,7 @@ _FIXED = "learner.log_norms"
 
 
 def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
-    """The last checkpoint of the run that ``config.resume`` names, as one of its learners finds it.
+    """Load the last checkpoint of the run that ``config.resume`` names, for one learner.
 
     With another number of learners than before, parameters, optimizer state and counts go on; what
     each learner had of its own begins anew: simulators, draws, replay.
@@ -77,7 +77,7 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
 
 
 def _without_foreign(config: TrainConfig, run_dir: Path, saved: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint, or part of one, without the simulators if those may be somebody else's."""
+    """Return ``saved`` without its simulators if they may be somebody else's."""
     if saved["sampler"] is None or config.trust or is_own(run_dir / "config.yaml"):
         return saved
     return {**saved, "sampler": None, "recurrent_state": None, "is_foreign": True}
@@ -90,13 +90,13 @@ def _part_of(saved: Mapping[str, Any], run_dir: Path, rank: int) -> Path | None:
 
 
 def _without_own(saved: dict[str, Any]) -> dict[str, Any]:
-    """The checkpoint ``saved`` without what is one learner's own."""
+    """Return ``saved`` without the state that belongs to a single learner."""
     common = _common(saved["algorithm"])
     return {**saved, "sampler": None, "recurrent_state": None, "algorithm": common}
 
 
 def _common(state: Mapping[str, Any]) -> dict[str, Any]:
-    """What all learners have alike of an algorithm's state."""
+    """Return the part of an algorithm's state that all learners share."""
     own = {"generator", "noise", "shuffling", "replay", "priorities", "begin", "reward_sums"}
     return {
         name: _common(value) if name == "algorithm" else value
@@ -106,7 +106,7 @@ def _common(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_loaded(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """What is still asked of a checkpoint once `Run.set_state` has copied the rest out of it.
+    """Return the part of a checkpoint that is needed after `Run.set_state`.
 
     The file is mapped no more: a replay is gigabytes of memory, or of disk where it is deleted.
     Of the algorithm names are left.
@@ -117,7 +117,7 @@ def without_loaded(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_resumed(saved: Mapping[str, Any], config: TrainConfig, num_learners: int = 1) -> str:
-    """One line for people: from where the run goes on, and what starts anew."""
+    """Return a line: from where the run goes on, and what starts anew."""
     steps = int(saved["counts"]["steps"])
     line = f"goes on after {steps:,} steps"
     if isinstance(config.learner, ReplayConfig) and "replay" not in saved["algorithm"]:
@@ -169,7 +169,7 @@ def _refuse_changes(before: TrainConfig, config: TrainConfig) -> None:
 def load_saved(
     config: TrainConfig, run_dir: Path, team: Team, stack: contextlib.ExitStack
 ) -> Mapping[str, Any] | None:
-    """The last checkpoint of the run that ``config`` resumes, held while ``stack`` lasts; or None.
+    """Load the last checkpoint of a resumed run, which is held while ``stack`` lasts; else None.
 
     ``run_dir``: its directory.
 
@@ -220,7 +220,7 @@ def begin(
 
 
 def check_is_shared(run_dir: Path, team: Team) -> None:
-    """Raises ValueError where this learner does not see the first one's run directory."""
+    """Raise ValueError if this learner does not see the first learner's run directory."""
     if not team.ranks.is_first and not run_dir.is_dir():
         raise ValueError(
             f"there is no {run_dir.absolute()} on {platform.node()}, but the first learner has "

@@ -126,24 +126,24 @@ class RolloutRun(Run):
 
     @property
     def is_ahead(self) -> bool:
-        """Whether a rollout is collected that was not learned from."""
+        """True if a rollout was collected and not yet learned from."""
         return self.overlapped is not None and self.overlapped.is_ahead
 
     def is_over(self) -> bool:
-        """Whether all steps are taken or a stop is asked for."""
+        """Return whether all steps are taken or a stop is asked for."""
         if self.records.steps >= self.config.planned_steps:
             return True
         self.is_stopping = self.is_stopped()
         return self.is_stopping
 
     def goes_on(self, steps: int) -> bool:
-        """Whether the next rollout may be collected before what ``steps`` brought is recorded."""
+        """Return whether the next rollout may be collected before ``steps`` are recorded."""
         is_last = steps >= self.config.planned_steps or self.is_stopping
         return not is_last and not self.records.saves_at(steps)
 
     @contextmanager
     def learning(self) -> Iterator[None]:
-        """Within, threads are the learner's; what is not spent on sampling counts as learning."""
+        """Use the learner's threads within; time without sampling counts as learning."""
         records, before, began = self.records, self.sampler.times, perf_counter()
         records.is_learning = True
         records.device_clock.begin()
@@ -161,11 +161,11 @@ class RolloutRun(Run):
 
     @property
     def clips_actions(self) -> bool:
-        """Whether environments clip floats of actions to their bounds."""
+        """True if environments clip floats of actions to their bounds."""
         return any(leaf.is_clipped for _, leaf in leaves_of(self.sampler.env_spec.action))
 
     def measure_clipping(self) -> dict[str, Any]:
-        """`CLIPPED` of the rollout that was collected, if there is something to measure."""
+        """Return `CLIPPED` of the rollout, if there is something to measure."""
         if not self.clips_actions:
             return {}
         rollout = self.sampler.rollout

@@ -66,7 +66,7 @@ class Run(ABC):
 
     @property
     def has_threads(self) -> bool:
-        """Whether several threads of this process compute with the network."""
+        """True if several threads of this process compute with the network."""
         return self.config.overlap
 
     @property
@@ -76,7 +76,7 @@ class Run(ABC):
 
     @property
     def place(self) -> str:
-        """Where the environments are stepped, for people."""
+        """Text that says where the environments are stepped."""
         return "in this process"
 
     def open(
@@ -114,15 +114,16 @@ class Run(ABC):
     ) -> None:
         """Start the simulators: anew, or from the checkpoint ``saved``.
 
-        ``look``: as in `accel_rl.samplers.sampler.RolloutSampler.start`.
+        Args:
+            look: as in `accel_rl.samplers.sampler.RolloutSampler.start`.
         """
         self.sampler.start(None, look)
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds of the parts.
+        """Return a checkpoint of the parts.
 
-        ``failure``: the `SamplerError` for which the simulators' state is not in it, or None: what
-        was learned is worth keeping without them.
+        Its ``failure`` is the `SamplerError` for which the simulators' state is missing, or None:
+        the other parts are worth keeping without it.
         """
         return {
             "failure": None,
@@ -137,11 +138,11 @@ class Run(ABC):
         }
 
     def _sampler_state(self) -> dict[str, Any]:
-        """The entries of a checkpoint that are about simulators, where there are any."""
+        """Return the entries of a checkpoint about simulators, if there are any."""
         return {}
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
-        """All but the simulators go on from the checkpoint ``saved``.
+        """Restore all parts but the simulators from the checkpoint ``saved``.
 
         Raises:
             ValueError: it is of another model or rule.
@@ -159,7 +160,7 @@ class Run(ABC):
             self.evaluator.set_state(saved["evaluator"])
 
     def describe(self) -> str:
-        """One line for people: what is trained where."""
+        """Return a line that says what is trained where."""
         num_parameters = sum(each.numel() for each in self.agent.model.parameters())
         return (
             f"{self.sampler.config.num_envs} x {self.sampler.env_spec.name} {self.place}; "
@@ -167,7 +168,7 @@ class Run(ABC):
         )
 
     def describe_gpu(self) -> str:
-        """Likewise at the end: how the GPU was used; empty without one."""
+        """Return how the GPU was used; an empty text on a CPU."""
         if self.device.type != "cuda":
             return ""
         memory = torch.cuda.max_memory_reserved(self.device) / 1e9
@@ -176,12 +177,12 @@ class Run(ABC):
 
     @property
     def graphs(self) -> Graphs | None:
-        """What records acting and updates."""
+        """CUDA graphs of acting and updates."""
         return self.agent.graphs
 
     @property
     def is_apart(self) -> bool:
-        """Whether there are other learners, which do not go in step with this one."""
+        """True if there are other learners that do not go in step with this learner."""
         return self.team.ranks.size > 1 and self.config.parallel.sync == "store"
 
     @property
@@ -189,17 +190,17 @@ class Run(ABC):
         return self.exchange if isinstance(self.exchange, StoreExchange) else None
 
     def progress(self) -> float:
-        """How far schedules have run, in [0, 1]."""
+        """Return the completed share of the schedules, in [0, 1]."""
         return self.config.progress(self.records.steps)
 
     def count_steps(self) -> int:
-        """Steps of all learners, with those of one more iteration of this one."""
+        """Return the steps of all learners, with one more iteration of this learner."""
         if self.is_apart:
             return self.team.add_steps(self.config.steps_per_iteration)
         return self.records.steps + self.config.steps_per_iteration
 
     def is_stopped(self) -> bool:
-        """Whether to stop here. Learners that go in step all do so after the same iteration."""
+        """Return whether to stop here. Learners in step stop after the same iteration."""
         stop, team = self.stop, self.team
         if not self.is_apart:
             code = team.largest(stop.code)
@@ -212,17 +213,16 @@ class Run(ABC):
         return team.is_stop_asked
 
     def is_evaluation_due(self) -> bool:
-        """Whether to evaluate now. Learners that go in step all answer alike."""
+        """Return whether to evaluate now. Learners in step agree."""
         if self.evaluator is None or not self.evaluator.is_due(self.records.steps):
             return False
         return not (self.stop.is_asked() if self.is_apart else self.is_stopped())
 
     def evaluate_if_due(self) -> None:
-        """An evaluation where one is due, of the parameters as they are then.
+        """Evaluate the present parameters if an evaluation is due.
 
-        Learners that go in step share its games. With a store the others go on meanwhile: no step
-        waits for its end to go into a store, and the next gradient is of the parameters that are
-        there then.
+        Learners in step share its games. With a store the other learners go on meanwhile: no step
+        waits for the evaluation's end, and the next gradient is of the newest parameters.
         """
         if not self.is_evaluation_due():
             return
@@ -235,17 +235,14 @@ class Run(ABC):
             store.pull()
 
     def finish(self) -> None:
-        """The last records and the last checkpoint, of all learners together."""
+        """Write the last records and the last checkpoint of all learners together."""
         records, team, steps = self.records, self.team, self.records.steps
         if self._store is not None:
             self._store.pull()  # steps that the store has not seen go into it
-        if self.is_apart:
-            if not team.ranks.is_first:  # done before the first one goes on to its own last
-                records.finish(steps)
-                records.save_last()
-                team.reach("end", 1)  # and waits for nobody: the first one may evaluate for long
-                return
+        if self.is_apart and team.ranks.is_first:
             team.meet("end")
             steps = team.add_steps(0)
         records.finish(steps)
         records.save_last()
+        if self.is_apart and not team.ranks.is_first:
+            team.reach("end", 1)  # and waits for nobody: the first learner may evaluate for long

@@ -132,7 +132,7 @@ def gpu_arithmetic(config: TrainConfig, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def own_torch_state() -> Iterator[None]:
-    """Within, gradients are recorded; afterwards the host's random numbers are as they were.
+    """Record gradients within, and restore the host's random numbers afterwards.
 
     Raises:
         ValueError: the host has changed the dtype or the device with which tensors are made.

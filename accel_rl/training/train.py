@@ -262,7 +262,7 @@ def first_lines(run: Run, saved: Mapping[str, Any] | None) -> Iterator[str]:
 
 
 def _observed(env: str, space: Space) -> Iterator[str]:
-    """What networks do with observations that may not be meant."""
+    """Yield what networks do with observations that may not be meant."""
     is_names = isinstance(space, Leaf) and (space.shape == () or space.counts is not None)
     if isinstance(space, Leaf) and is_names and space.dtype.kind in "iu" and len(space.shape) < 3:
         yield (
@@ -273,7 +273,7 @@ def _observed(env: str, space: Space) -> Iterator[str]:
 
 
 def _flattened(config: TrainConfig, space: Space, network: nn.Module) -> Iterator[str]:
-    """Which observations that look like pictures go through no convolutions."""
+    """Yield which observations that look like pictures go through no convolutions."""
     if ":" in config.model:
         return
     for path, leaf in leaves_of(space):

@@ -459,8 +459,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             TypeError: the environments cannot tell their state.
             SamplerError: not reset.
         """
-        if not self._was_reset:
-            raise SamplerError("this vector environment has not been reset; call reset() first")
+        self._check(slice(0))
         plays = self.reach("get_play", dict.fromkeys(range(self.num_envs), ()))
         observation = self._pool.arrays.rollout.observation[1].copy()
         return VectorState(plays, observation, self._needs_reset.copy())

@@ -46,10 +46,7 @@ def check_output(path: Path, suffixes: tuple[str, ...], *, overwrite: bool) -> N
     """Raises a ValueError unless a file of such a kind can be written to ``path``."""
     if path.suffix not in suffixes:
         raise ValueError(f"out={path} must end in {' or '.join(suffixes)}")
-    if not path.parent.is_dir():
-        raise ValueError(f"out={path}: there is no directory {path.parent}; make it first")
-    if not os.access(path.parent, os.W_OK):
-        raise ValueError(f"out={path}: {path.parent} may not be written to; choose another")
+    _check_place(path, path.parent)
     if path.is_dir():
         raise ValueError(f"out={path} is a directory; name a file")
     if path.exists() and not overwrite:
@@ -58,17 +55,19 @@ def check_output(path: Path, suffixes: tuple[str, ...], *, overwrite: bool) -> N
 
 def check_folder(folder: Path, files: Sequence[Path], *, overwrite: bool) -> None:
     """Raises a ValueError unless ``files`` can be written to ``folder``, which may be new."""
-    if not folder.is_dir():
-        if os.path.lexists(folder):
-            raise ValueError(f"out={folder} is no directory; name one, which may be new")
-        if not folder.parent.is_dir():
-            raise ValueError(f"out={folder}: there is no directory {folder.parent}; make it first")
-    place = folder if folder.is_dir() else folder.parent
-    if not os.access(place, os.W_OK):
-        raise ValueError(f"out={folder}: {place} may not be written to; choose another")
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise ValueError(f"out={folder} is no directory; name one, which may be new")
+    _check_place(folder, folder if folder.is_dir() else folder.parent)
     for file in files:
         if os.path.lexists(file) and not overwrite:
             raise ValueError(f"{file} exists; choose another out=DIRECTORY, or add overwrite=true")
+
+
+def _check_place(out: Path, place: Path) -> None:
+    if not place.is_dir():
+        raise ValueError(f"out={out}: there is no directory {place}; make it first")
+    if not os.access(place, os.W_OK):
+        raise ValueError(f"out={out}: {place} may not be written to; choose another")
 
 
 @contextmanager

@@ -16,10 +16,9 @@ from rich.console import Console
 from saved_runs import SMALL_DQN, prefer_action, quiet, trained
 
 from accel_rl.__main__ import main
-from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs.atari_games import atari_games
 from accel_rl.runs.checkpoint import list_checkpoints
-from accel_rl.samplers import Evaluation, SerialSampler
+from accel_rl.samplers import Evaluation
 from accel_rl.tools.evaluate import (
     EvaluateOptions,
     EvaluationReport,
@@ -200,22 +199,10 @@ def test_table_tells_games_statistics_and_human_score(counting) -> None:
     assert "0, 2 unfinished" in text and "1 lost" in text and "no game was finished" in text
 
 
-@pytest.mark.parametrize(
-    ("game", "score", "expected"),
-    [
-        ("breakout", 1.7, 0.0),
-        ("breakout", 30.5, 1.0),
-        ("pong", 14.6 + 35.3, 2.0),
-        ("catch", 1.0, None),
-    ],
-)
-def test_human_normalised_score_is_0_for_random_play_and_1_for_a_human(
-    game: str, score: float, expected: float | None
-) -> None:
-    assert human_normalized(game, score) == pytest.approx(expected)
-
-
-def test_games_of_the_published_scores_are_known_by_these_names() -> None:
+def test_human_normalised_score_is_0_for_random_play_and_1_for_a_human() -> None:
+    scores = (("breakout", 1.7), ("breakout", 30.5), ("pong", 14.6 + 35.3))
+    assert [human_normalized(*each) for each in scores] == pytest.approx([0.0, 1.0, 2.0])
+    assert human_normalized("catch", 1.0) is None
     assert sum(human_normalized(game, 0.0) is not None for game in atari_games()) == 57
 
 
@@ -232,22 +219,6 @@ def test_ctrl_c_ends_an_evaluation_and_its_workers_quietly_and_writes_nothing(
     assert main(["evaluate", str(counting), *given]) == 130
     assert capfd.readouterr().err == "stopped by SIGINT; nothing was written\n"
     assert os.listdir(tmp_path) == []
-
-
-def test_run_of_agents_in_processes_can_be_evaluated_without(monkeypatch, counting) -> None:
-    config = parse_arguments(
-        ["algo=ga3c", "env=counting_env:CountingEnv", "model=mlp", "num_envs=2"]
-    )
-    read = "accel_rl.tools.evaluate.read_trusted_config"
-    monkeypatch.setattr(read, lambda run_dir, trust: config)
-    monkeypatch.setattr("accel_rl.tools.evaluate.load_agent", lambda *args, **options: (None, 0))
-    samplers = []
-    monkeypatch.setattr(
-        "accel_rl.tools.evaluate.play_games",
-        lambda sampler, *_, **numbers: samplers.append(sampler) or Evaluation([], 0, 0),
-    )
-    evaluate(counting, num_workers=0)
-    assert isinstance(samplers[0], SerialSampler)
 
 
 @pytest.mark.slow

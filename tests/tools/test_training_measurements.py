@@ -81,36 +81,24 @@ def test_picture_has_a_panel_for_each_thing_measured(
     assert (width / 120, height / 120) == pytest.approx(inches, abs=0.02)
 
 
-def drawn_figure(run_dir: Path, what: Any, monkeypatch, out: Path) -> Any:
-    """What would be written to ``out``."""
+@pytest.mark.slow
+def test_lines_are_those_of_the_tables_and_numbers_at_axes_are_plain(
+    runs, monkeypatch, tmp_path
+) -> None:
     figures: list[Any] = []
-    keep = lambda figure: figures.append(figure) or b""  # noqa: E731
-    monkeypatch.setattr("accel_rl.tools.plot.to_png", keep)
-    plot([run_dir], PlotOptions(what=what, out=str(out)))
-    return figures[0]
-
-
-@pytest.mark.slow
-def test_norms_have_plain_numbers_at_their_axes(runs, monkeypatch, tmp_path) -> None:
-    figure = drawn_figure(runs["a2c"], "norms", monkeypatch, tmp_path / "out.png")
-    figure.canvas.draw()
-    ticks = [
-        tick
-        for axes in figure.axes
-        for tick in [*axes.get_yticklabels(), *axes.get_yticklabels(minor=True)]
-    ]
-    labels = [tick.get_text() for tick in ticks]
-    assert any(labels) and not [label for label in labels if "10^" in label]
-
-
-@pytest.mark.slow
-def test_lines_are_those_of_the_tables(runs, monkeypatch, tmp_path) -> None:
-    figure = drawn_figure(runs["dqn"], "cosine", monkeypatch, tmp_path / "out.png")
-    x, y = figure.axes[0].get_lines()[0].get_data()
+    monkeypatch.setattr("accel_rl.tools.plot.to_png", lambda each: figures.append(each) or b"")
+    for what, algo in (("norms", "a2c"), ("cosine", "dqn")):
+        plot([runs[algo]], PlotOptions(what=what, out=str(tmp_path / f"{what}.png")))
+    norms, cosine = figures
+    x, y = cosine.axes[0].get_lines()[0].get_data()
     metrics = read(runs["dqn"])
     there = np.isfinite(metrics["gradient_cosine"])
     np.testing.assert_allclose(x, metrics["steps"][there])
     np.testing.assert_allclose(y, metrics["gradient_cosine"][there])
+    norms.canvas.draw()
+    ticks = [axes.get_yticklabels(which="both") for axes in norms.axes]
+    labels = [tick.get_text() for each in ticks for tick in each]
+    assert any(labels) and not [label for label in labels if "10^" in label]
 
 
 def test_run_that_measured_nothing_is_refused(tmp_path) -> None:

@@ -163,6 +163,8 @@ def _conclude(
         complain(f"failed: {job.run.name}: {job.error}\n(details: {job.output})")
     if failed or stop.received is not None:
         say(f"go on with resume={shlex.quote(str(sweep_dir))}")
+    elif panels:
+        say(f"next: accel_rl report {shlex.quote(str(sweep_dir))}")
     if stop.received is not None:
         complain(f"stopped by {stop.received.name}")
         return 128 + stop.received

@@ -22,14 +22,11 @@ from accel_rl.config import TrainConfig
 from accel_rl.options import Option, check_settings, list_options
 from accel_rl.parallel import Ranks
 from accel_rl.presets import PRESETS, find_preset
-from accel_rl.runs.checkpoint import list_checkpoints
-from accel_rl.runs.tables import read_rows
 from accel_rl.runs.yaml_file import is_own, read_yaml, write_yaml
 from accel_rl.system.signing import UntrustedError
 from accel_rl.tools.human_scores import ATARI_49
 from accel_rl.training.build import build
 from accel_rl.training.devices import check_learners, pick_device
-from accel_rl.training.evaluation import lacks_last_evaluation
 from accel_rl.training.torch_setup import sampling_threads
 
 GROWING = ("env", "algo", "seed", "total_steps")
@@ -169,15 +166,13 @@ def plan_runs(
 
 
 def _lists(axes: Mapping[str, str]) -> dict[str, list[str]]:
-    """The values that each of ``axes`` lists. Raises ValueError for too many, or one twice."""
+    """Return the values that each of ``axes`` lists; ValueError for too many, or one twice."""
     lists = {key: _values(key, text, axes.get("algo", "")) for key, text in axes.items()}
     if lists.get("env") == ["atari49"]:
         lists["env"] = list(ATARI_49)
     num_runs = prod(map(len, lists.values()))
     if num_runs > MOST_RUNS:
-        raise ValueError(
-            f"this sweep would have {num_runs:,} runs, and at most {MOST_RUNS:,} can be"
-        )
+        raise ValueError(f"this sweep would have more than {MOST_RUNS:,} runs; list fewer values")
     for key, values in lists.items():
         numbers = [_number(value) for value in values]
         for value, number in zip(values, numbers, strict=True):
@@ -212,38 +207,29 @@ def _number(text: str) -> float | str:
 
 
 def _values(key: str, text: str, algos: str = "") -> list[str]:
-    """What ``key=text`` lists, ranges of integers in full. ``algos``: what ``algo`` lists."""
+    """Return what ``key=text`` lists, ranges in full. ``algos``: what ``algo`` lists."""
     options = _options(key, algos)
     if any(option.is_list for option in options):
         return [text]
-    values = text.split(",")
     kinds = {kind for each in options for kind in each.alternatives}
-    if not (kinds & {int, float} and any(map(_is_range, values))):  # text may have dots, too
-        return values
-    if int not in kinds:
-        raise ValueError(
-            f"{key}={text}: a range is of integers, and {key} takes other numbers, too; list them "
-            f"with commas between them"
-        )
     full = []
-    for value in values:
-        ends = re.fullmatch(r"([0-9]+)\.\.([0-9]+)", value)
-        if not _is_range(value):
+    for value in text.split(","):
+        if not kinds & {int, float} or not _is_range(value):  # text may have dots, too
             full.append(value)
-        elif ends and int(ends[2]) - int(ends[1]) >= MOST_RUNS:
-            raise ValueError(f"{key}={text}: a sweep can have at most {MOST_RUNS:,} runs")
-        elif ends and int(ends[1]) <= int(ends[2]):
-            full += map(str, range(int(ends[1]), int(ends[2]) + 1))
-        else:
+            continue
+        ends = re.fullmatch(r"([0-9]+)\.\.([0-9]+)", value)
+        if int not in kinds or not ends or int(ends[1]) > int(ends[2]):
             raise ValueError(
                 f"{key}={text}: {value} is no range; write the first integer and the last, which "
-                f"is included and not the smaller one, as in {key}=0..4"
+                f"is included and not the smaller one, as in seed=0..4, or list all values"
             )
+        most = int(ends[1]) + MOST_RUNS + 1  # `_lists` refuses so many
+        full += map(str, range(int(ends[1]), min(int(ends[2]) + 1, most)))
     return full
 
 
 def _is_range(value: str) -> bool:
-    """Whether it is one, or is meant as one, as ``0-4`` is."""
+    """Return whether it is a range, or is meant as one, as ``0-4`` is."""
     return ".." in value or re.fullmatch("[0-9]+-[0-9]+", value) is not None
 
 
@@ -388,33 +374,3 @@ def grow(sweep_dir: Path, runs: Sequence[PlannedRun], given: Mapping[str, str]) 
         if dataclasses.replace(after.config, total_steps=old) != before.config:
             raise ValueError(f"with {shown} the run {before.name} would have other options")
     return grown
-
-
-def find_checkpoints(run_dir: Path) -> list[Path]:
-    """Return the checkpoints of the run in ``run_dir``, oldest first.
-
-    Raises:
-        ValueError: nobody can tell, because their directory cannot be read.
-    """
-    try:
-        return list_checkpoints(run_dir)
-    except ValueError as error:
-        raise ValueError(
-            f"{error}; mend that, or move {run_dir} away, and the run begins again"
-        ) from error
-
-
-def is_finished(run: PlannedRun, run_dir: Path) -> bool:
-    """Return whether the run in ``run_dir`` has taken all its steps, and its last evaluation.
-
-    The last checkpoint says so; ``metrics.csv`` does if the checkpoints were removed.
-
-    Raises:
-        ValueError: a file of the run cannot be read.
-    """
-    if checkpoints := find_checkpoints(run_dir):
-        steps = float(checkpoints[-1].stem.removeprefix("steps_"))
-    else:
-        rows = read_rows(run_dir / "metrics.csv", "steps")
-        steps = rows[-1]["steps"] if rows else 0.0
-    return steps >= run.config.planned_steps and not lacks_last_evaluation(run_dir, run.config)

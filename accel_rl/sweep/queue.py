@@ -13,13 +13,16 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Literal
 
+from accel_rl.runs.checkpoint import checkpoint_steps, list_checkpoints
 from accel_rl.runs.directory import hold
 from accel_rl.runs.files import naming, no_link
+from accel_rl.runs.tables import read_rows
 from accel_rl.runs.yaml_file import code_in
-from accel_rl.sweep.plan import PlannedRun, find_checkpoints, is_finished, options_of_all
+from accel_rl.sweep.plan import PlannedRun, options_of_all
 from accel_rl.sweep.slots import Slot
 from accel_rl.system.processes import add_package_path
 from accel_rl.system.stopping import LAUNCHER_VARIABLE, STOP_SECONDS, StopRequest
+from accel_rl.training.evaluation import lacks_last_evaluation
 
 State = Literal["waiting", "running", "stopping", "finished", "failed", "stopped"]
 
@@ -68,6 +71,36 @@ def note_if_finished(job: Job) -> None:
             job.state = "finished"
     except ValueError as error:
         job.state, job.error = "failed", str(error)
+
+
+def find_checkpoints(run_dir: Path) -> list[Path]:
+    """Return the checkpoints of the run in ``run_dir``, oldest first.
+
+    Raises:
+        ValueError: their directory cannot be read.
+    """
+    try:
+        return list_checkpoints(run_dir)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; mend that, or move {run_dir} away, and the run begins again"
+        ) from error
+
+
+def is_finished(run: PlannedRun, run_dir: Path) -> bool:
+    """Return whether the run in ``run_dir`` has taken all its steps, and its last evaluation.
+
+    The last checkpoint says so; ``metrics.csv`` does if the checkpoints were removed.
+
+    Raises:
+        ValueError: a file of the run cannot be read.
+    """
+    if checkpoints := find_checkpoints(run_dir):
+        steps: float = checkpoint_steps(checkpoints[-1])
+    else:
+        rows = read_rows(run_dir / "metrics.csv", "steps")
+        steps = rows[-1]["steps"] if rows else 0.0
+    return steps >= run.config.planned_steps and not lacks_last_evaluation(run_dir, run.config)
 
 
 def _attempts(job: Job) -> list[Path]:

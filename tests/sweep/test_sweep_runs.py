@@ -18,7 +18,8 @@ from accel_rl.__main__ import main
 from accel_rl.envs.catch import Catch
 from accel_rl.runs.checkpoint import list_checkpoints
 from accel_rl.sweep import command, queue
-from accel_rl.sweep.plan import is_finished, plan_runs, read_plan
+from accel_rl.sweep.plan import plan_runs, read_plan
+from accel_rl.sweep.queue import is_finished
 from accel_rl.sweep.slots import Slot
 from accel_rl.system.stopping import StopRequest
 

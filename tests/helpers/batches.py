@@ -42,7 +42,8 @@ class LoopBatch:
                 for array in results[:5]:
                     array[i] = 7  # of no effect
                 continue
-            result = env.step(int(action[i]), out[i, ...])
+            own = action[i] if action.ndim > 1 else int(action[i])
+            result = env.step(own, out[i, ...])
             for array, value in zip(results[:5], result[:5], strict=True):
                 array[i] = value
             if result.info:

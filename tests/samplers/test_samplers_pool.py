@@ -3,9 +3,12 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from tiers import PROCESSES, SLOW
+from toy_envs import ToyEnv
 
+from accel_rl.rollout import Rollout, truncate_running
 from accel_rl.samplers import SamplerConfig
 from accel_rl.samplers.layout import (
     assign_columns,
@@ -61,6 +64,24 @@ def test_few_environments_have_a_worker_each_where_cores_suffice(num_envs, expec
     config = SamplerConfig(num_envs=num_envs, num_groups=2)
     plan = plan_workers(config, drives_gpu=True, machine=machine)
     assert len(plan.worker_cpus) == expected
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_truncation_keeps_what_was_last_seen_in_the_next_free_slot(is_done):
+    config = SamplerConfig(num_envs=2, horizon=4, num_groups=1)
+    rollout = Rollout.allocate(config.rollout_spec(ToyEnv.spec))
+    rollout.final_step[:] = -1
+    rollout.final_step[0, 0] = 1
+    rollout.valid[:] = True
+    numbers = np.arange(1, rollout.observation.size + 1)
+    rollout.observation[...] = numbers.reshape(rollout.observation.shape)
+    assert truncate_running(rollout, range(2), t=2, is_done=is_done, waits=False) == [0, 1]
+    assert not rollout.terminated[2].any()
+    assert rollout.truncated[2].all() and rollout.episode_ended[2].all()
+    assert rollout.final_step[:2].tolist() == [[1, 2], [2, -1]]
+    last_seen = rollout.observation[2 + is_done]
+    assert (rollout.final_observation[[1, 0], [0, 1]] == last_seen).all()
+    assert (rollout.valid[2] == is_done).all()
 
 
 @SLOW

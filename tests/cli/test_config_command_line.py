@@ -42,13 +42,6 @@ def test_no_arguments_give_the_a2c_preset() -> None:
     assert parse_arguments([]) == PRESETS["a2c"]()
 
 
-def test_algo_chooses_the_preset_wherever_it_stands() -> None:
-    config = parse_arguments(["seed=3", "algo=a2c_baselines"])
-    assert config.algo == "a2c_baselines"
-    assert config.learner.rmsprop_decay == 0.99
-    assert config.seed == 3
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -107,7 +100,6 @@ def test_options_of_a_program_are_those_of_the_command_line() -> None:
 
 # What another library calls ours, words of several options, and slips.
 UNKNOWN = """
-learner.learning_rate=1 | did you mean learner.lr?
 algo=dqn min_steps=1 | did you mean learning_starts?
 time_limit_terminal=true | did you mean bootstrap_on_truncation?
 lstm=true | did you mean memory?
@@ -118,7 +110,6 @@ total_step=5 | did you mean total_steps?
 epsilon=1 | --help=all lists all
 
 learning_rate=1 | did you mean lr?
-discount=1 | did you mean gamma?
 ent_coef=1 | did you mean entropy_coefficient?
 vf_coef=1 | did you mean value_coefficient?
 total_timesteps=1 | did you mean total_steps?
@@ -126,7 +117,6 @@ serial=true | it is num_workers=0 now
 sampler.workers_per_core=2 | it is one_group_per_worker=true now
 n_envs=1 | did you mean num_envs?
 num_steps=1 | did you mean horizon?
-n_steps=1 | did you mean horizon?
 algo=dqn n_steps=1 | did you mean n_step?
 lambda=1 | did you mean gae_lambda?
 algo=ppo clip=1 | did you mean clip_reward or clip_range or clip_schedule?
@@ -158,7 +148,6 @@ WRONG = """
 sampler=3 | sampler group of options
 algo=a2d | algo=a2d unknown a2c
 num_envs=many | sampler.num_envs=many must be: integer
-num_envs=2.5 | sampler.num_envs=2.5 must be: integer
 memory=rnn | memory=rnn must be: lstm|gru or none
 reset_policy=later | reset_policy=later immediate|wait
 cpus=0-3 | cpus=0-3 must be: list of integer
@@ -170,10 +159,8 @@ breakout | 'breakout' key=value
 =3 | '=3' key=value
 
 num_workers=x | num_workers=x must be: integer or none
-algo=PPO | algo=PPO unknown ppo or appo?
 algo=sarsa | algo=sarsa unknown a2c, a2c_baselines, a3c, paac, ga3c
 num_envs= | sampler.num_envs= must be: integer
-num_envs=true | sampler.num_envs=true must be: integer
 num_envs=[1 | sampler.num_envs=[1 must be
 sticky_actions=often | atari.sticky_actions=often must be: number
 clip_reward=perhaps | clip_reward=perhaps must be: true|false
@@ -200,8 +187,6 @@ algo=cat_dqn priority_alpha=1 | priority_alpha=1 no effect learner.prioritized i
 algo=dqn adam_eps=1 | adam_eps=1 no effect learner.optimizer is rms
 algo=dqn total_steps=1000 | before learning begins learning_starts=50000
 learner.double=true | algo=a2c, no such option; algo=dqn
-seed=0..2 | it must be: integer; several values are for `sweep`
-num_workers=[1,2] | several values are for `sweep`
 algo=pqn num_envs=100 horizon=5 | minibatch_size=128 does not divide use minibatch_size=
 algo=pqn memory=lstm minibatch_size=16 | multiple of horizon=32 use minibatch_size=32
 algo=pqn parallel.sync=store sync_period=2 | Adam algo=pqn RAdam; sync_
@@ -228,32 +213,6 @@ def test_a_sweep_is_mentioned_where_several_values_were_meant_alone(argument: st
         parse_arguments([argument])
     with pytest.raises(ValueError, match=r"it must be: integer$"):
         override(PlayOptions(), {"seed": "0..2"})
-
-
-WITHOUT_EFFECT = """evaluation_steps=3
-evaluation_envs=3
-schedule_steps=1e9
-affinity=off cpus=[0]
-on_worker_failure=raise max_worker_restarts=3
-num_workers=0 one_group_per_worker=true
-num_workers=0 cpus=[0]
-num_workers=0 learners=2 affinity=off cpus=[0]
-algo=ppo gradient_norm_eps=0
-env=catch sticky_actions=0.25
-env=CartPole-v1 atari.frame_skip=2"""
-
-
-@pytest.mark.parametrize("arguments", WITHOUT_EFFECT.splitlines())
-def test_option_without_effect_is_refused(arguments: str) -> None:
-    *_, last = arguments.split()
-    key = last.partition("=")[0]
-    with pytest.raises(ValueError, match=words(f"{key}= no effect, because leave it out")):
-        parse_arguments(arguments.split())
-
-
-def test_limit_for_the_first_environment_may_be_given_with_a_serial_sampler() -> None:
-    config = parse_arguments(["env=catch", "num_workers=0", "reset_timeout_seconds=5"])
-    assert config.sampler.reset_timeout_seconds == 5
 
 
 def test_short_key_of_two_options_is_refused_with_both() -> None:
@@ -371,7 +330,6 @@ env=braekout | breakout
 model=nature env=CartPole-v1 | model=nature pictures
 
 total_step=5 | total_steps
-env=braekout num_workers=0 | breakout
 model=resnet | model is 'resnet'
 cpus=[4000] | 4000
 num_envs=2 num_workers=4 | num_workers
@@ -400,7 +358,6 @@ algo=a3c pull_steps=5 | parallel.pull_steps=5 no effect sampler.horizon=5
 
 gpus=2 | gpus=2 gpus=0
 device=cuda | device=cuda device=cpu or auto
-learners=0 | learners is 0; at least 1
 gpus=0 device=cuda | gpus=0 device=cuda
 algo=ppo learners=3 num_envs=6 horizon=512 | minibatch_size=512 3 learners; minibatch_size=384
 algo=ppo learners=3 | num_envs=8 3 learners num_envs=6
@@ -496,11 +453,6 @@ def test_preset_follows_num_envs_where_no_option_says_otherwise(
     arguments: str, expected: dict[str, Any]
 ) -> None:
     assert values_of(arguments, expected) == expected
-
-
-def test_one_environment_in_one_process_can_be_had() -> None:
-    config = parse_arguments(["algo=a3c", "num_envs=1", "num_groups=1", "num_workers=0"])
-    assert (config.sampler.num_envs, config.sampler.num_groups) == (1, 1)
 
 
 @pytest.mark.parametrize(

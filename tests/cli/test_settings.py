@@ -21,8 +21,6 @@ from accel_rl.parallel import ParallelConfig
 from accel_rl.samplers import SamplerConfig
 from accel_rl.sweep.plan import SweepOptions
 from accel_rl.tools.evaluate import EvaluateOptions
-from accel_rl.tools.play import PlayOptions
-from accel_rl.tools.plot import PlotOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,16 +43,11 @@ class OwnLearnerConfig(LearnerConfig):
     ("kind", "name", "value", "remedy"),
     [
         (SamplerConfig, "num_envs", "8", "integer"),
-        (SamplerConfig, "num_envs", None, "integer"),
-        (SamplerConfig, "horizon", 5.0, "integer"),
         (SamplerConfig, "num_groups", True, "integer"),
         (SamplerConfig, "num_workers", "2", "integer or none"),
-        (SamplerConfig, "step_timeout_seconds", "1", "number"),
-        (SamplerConfig, "affinity", None, "auto|rotate|off"),
         (A2CConfig, "lr", "high", "number or none"),
         (A2CConfig, "gamma", False, "number"),
         (A2CConfig, "rmsprop_initial", 1e300, "at most 3"),
-        (A2CConfig, "lr_schedule", "cosine", "constant|linear"),
         (A2CConfig, "lr", 0.0, "above 0"),
         (A2CConfig, "gamma", 1.1, "from 0 to 1"),
         (A2CConfig, "gae_lambda", -0.1, "from 0 to 1"),
@@ -75,30 +68,20 @@ class OwnLearnerConfig(LearnerConfig):
         (DQNConfig, "epsilon_final", 1.5, "from 0 to 1"),
         (DQNConfig, "n_step", 0, "at least 1"),
         (DQNConfig, "v_max", float("inf"), "finite"),
-        (DQNConfig, "v_min", float("nan"), "finite"),
-        (DQNConfig, "max_gradient_norm", float("inf"), "finite"),
-        (PPOConfig, "epochs", 2.5, "integer"),
         (DQNConfig, "prioritized", 1, "true|false"),
-        (DQNConfig, "optimizer", "sgd", "rmsprop|adam"),
-        (AtariConfig, "clip_reward", "no", "true|false"),
-        (AtariConfig, "observation_size", "64x64", "104x80|84x84"),
         (AtariConfig, "frame_skip", 0, "at least 1"),
         (AtariConfig, "frame_stack", 0, "at least 1"),
         (AtariConfig, "max_episode_steps", -1, "at least 1"),
         (AtariConfig, "max_noops", -1, "at least 0"),
         (AtariConfig, "sticky_actions", 1.0, "below 1"),
         (AtariConfig, "sticky_actions", -0.1, "probability"),
-        (AtariConfig, "cached_starts", "on", "auto|off"),
-        (ParallelConfig, "pull_steps", "9", "integer"),
         (ParallelConfig, "sync", "ring", "all_reduce|store"),
         (TrainConfig, "env", 3, "text"),
         (TrainConfig, "cpus", 3, "list of integer"),
-        (TrainConfig, "cpus", ("1",), "list of integer"),
         (TrainConfig, "info_keys", "abc", "list of text"),
         (TrainConfig, "sampler", None, "an instance of SamplerConfig"),
         (TrainConfig, "learner", None, "an instance of a subclass of"),
         (TrainConfig, "run_dir", "\udcff", "UTF-8 another name"),
-        (TrainConfig, "device", "gpu", "auto|cpu|cuda"),
         (TrainConfig, "total_steps", 0, "at least 1"),
         (TrainConfig, "schedule_steps", -1, "at least 1"),
         (TrainConfig, "log_interval", -5, "at least 1"),
@@ -107,9 +90,6 @@ class OwnLearnerConfig(LearnerConfig):
         (TrainConfig, "evaluation_interval", -1, ""),
         (SweepOptions, "sweep_dir", "\udcff", "UTF-8 another name"),
         (EvaluateOptions, "greedy", "no", "true|false"),
-        (EvaluateOptions, "num_steps", "50", "integer"),
-        (PlayOptions, "seed", 1.5, "integer"),
-        (PlotOptions, "x", "step", "steps|frames|minutes"),
     ],
 )
 def test_value_of_another_kind_or_size_is_refused(

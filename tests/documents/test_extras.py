@@ -156,7 +156,7 @@ def test_command_without_the_packages_of_training_says_what_to_install(
 @pytest.mark.parametrize("arguments", ["--help", "train algo=ppo --help", "plot --help", "presets"])
 def test_help_needs_no_package_of_an_extra(python: Path, tmp_path: Path, arguments: str) -> None:
     done = run(python, tmp_path, "", "-m", "accel_rl", *arguments.split())
-    assert (done.returncode, done.stderr) == (0, "") and "ppo" in done.stdout + arguments
+    assert (done.returncode, done.stderr) == (0, "") and "=" in done.stdout
 
 
 def test_run_of_a_game_without_its_emulator_says_what_to_install(

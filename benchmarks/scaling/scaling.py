@@ -10,9 +10,8 @@ of this machine; the environments are as many whatever the number of learners:
     sample_in_step      sampling alone, with a barrier of all learners after every five steps
     sample              the same without
 
-Beside each stand the share of time in all-reduces, lock waits, pushes and barriers, and the speed
-that `speed_model` predicts from parts measured alone in the same rounds. Prints a table and writes
-OUT.json.
+Beside each stands the share of time in all-reduces, lock waits, pushes and barriers. Prints a table
+and writes OUT.json.
 """
 
 from __future__ import annotations
@@ -35,19 +34,15 @@ from benchmarks.harness.interleave import Case, Result, measure
 from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
 from benchmarks.harness.report import (
-    Row,
     find,
     make_rows,
     ratio,
     ratio_cell,
-    spread,
     spread_cells,
     table_for,
     write,
 )
 from benchmarks.scaling.scaling_learner import learner_case
-from benchmarks.scaling.speed_model import Shape, predict
-from benchmarks.scaling.speed_parts import Measured
 
 SMALL_REPLAY = {"learning_starts": 2_000, "buffer_size": 50_000}
 """so that learning begins soon, and all cases have room in memory at once"""
@@ -115,17 +110,14 @@ def make_cases(options: Options, cpus: list[int]) -> Iterator[Case]:
         spec = {"what": what, "options": given, "cpus": cpus, "malloc": "tuned"}
         row = {"part": what, "algo": algo, "sync": sync, "learners": learners}
         name = f"{what}, {algo}, {sync}, learners: {learners}"
-        return learner_case(name, spec, 1 if what == "parts" else learners, row)
+        return learner_case(name, spec, learners, row)
 
     for learners in options.learners:
         if "train" in options.what:
             for algo in options.algos:
                 for sync in ("all_reduce", "store"):
-                    yield case("parts", algo, sync, learners)
                     yield case("train", algo, sync, learners)
         if "sample" in options.what:
-            if "train" not in options.what or "a2c" not in options.algos:
-                yield case("parts", "a2c", "all_reduce", learners)
             for what in ("sample_in_step", "sample"):
                 yield case(what, "a2c", "all_reduce", learners)
 
@@ -135,28 +127,17 @@ def summarise(
 ) -> dict[str, Any]:
     """One JSON object as `report` has it.
 
-    ``predicted``: by the model, from the parts of the same round; ``of_predicted`` and ``of_one``
-    (learner) round by round.
+    ``of_one`` (learner) is round by round.
     """
     rows, measured = make_rows(results)
     numbers = {result.case.name: result.numbers for result in results}
-    cores, has_device = len(machine["cores_used"]), options["device"] == "cuda"
     for row in measured:
         row["numbers"] = numbers[row["name"]]
-        if row["part"] == "parts":
-            continue
         row["shares"] = {
             name: statistics.median(_share(each, f"{name}_seconds") for each in row["numbers"])
             for name in SHARES
         }
         same = {key: row[key] for key in ("algo", "sync")}
-        for parts in find(measured, part="parts", learners=row["learners"], **same):
-            speeds = [
-                predict_row(each[0], row, parts["settings"]["shape"], cores, has_device=has_device)
-                for each in numbers[parts["name"]]
-            ]
-            row["predicted"] = spread(speeds)
-            row["of_predicted"] = ratio(row["rates"], speeds)
         for one in find(measured, part=row["part"], learners=1, **same):
             row["of_one"] = ratio(row["rates"], one["rates"])
     return {"machine": machine, "options": options, "rows": rows}
@@ -167,34 +148,17 @@ def _share(children: list[dict[str, float]], name: str) -> float:
     return statistics.fmean(child.get(name, 0.0) / child["seconds"] for child in children)
 
 
-def predict_row(
-    numbers: dict[str, float],
-    row: Row,
-    of_one: dict[str, int],
-    cores: int,
-    *,
-    has_device: bool = False,
-) -> float:
-    """Steps a second of ``row``, from its parts' ``numbers`` and the shape ``of_one`` learner."""
-    learners = row["learners"]
-    measured = Measured(**{"pair": float("nan"), **numbers})  # type: ignore[arg-type]
-    costs = measured.costs(learners, cores)
-    shape = Shape(**of_one, cores=cores / learners, has_device=has_device)
-    speed = predict(costs, shape, learners)
-    return speed.steps_per_second if row["part"] == "train" else speed.sampling_steps_per_second
-
-
 def tabulate(report: dict[str, Any], console: Console) -> None:
     """Prints the rows."""
-    columns = ("steps/s", "range", "of one", "of predicted", *SHARES)
+    columns = ("steps/s", "range", "of one", *SHARES)
     table = table_for(report, f"{report['options']['num_envs']} environments", columns)
     for row in report["rows"]:
         if "steps_per_second" not in row:
             table.add_row(row["name"], "failed")
-        elif row["part"] != "parts":
-            ratios = (ratio_cell(row.get(key)) for key in ("of_one", "of_predicted"))
+        else:
+            cells = spread_cells(row["steps_per_second"])
             shares = (f"{row['shares'][name]:.1%}" for name in SHARES)
-            table.add_row(row["name"], *spread_cells(row["steps_per_second"]), *ratios, *shares)
+            table.add_row(row["name"], *cells, ratio_cell(row.get("of_one")), *shares)
     console.print(table)
 
 

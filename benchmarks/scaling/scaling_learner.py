@@ -1,8 +1,8 @@
-"""One of several learners, the child of `scaling`; or the parts of one, each alone.
+"""One of several learners, the child of `scaling`.
 
 ``what``: ``train``, as the training loop does but for writing metrics; ``sample``, without updates;
-``sample_in_step``, likewise with a barrier of all learners after every rollout; ``parts``, what the
-speed model is given. ``serial``: whether simulators are in this process, beside its network.
+``sample_in_step``, likewise with a barrier of all learners after every rollout. ``serial``: whether
+simulators are in this process, beside its network.
 """
 
 from __future__ import annotations
@@ -40,29 +40,7 @@ def main() -> None:
         if spec.get("serial"):  # with one environment; the command line asks for two groups
             sampler = dataclasses.replace(config.sampler, num_workers=0)
             config = dataclasses.replace(config, sampler=sampler)
-        if spec["what"] == "parts":
-            _serve_parts(config)
-        else:
-            _serve_learner(config, spec)
-
-
-def _serve_parts(config: Any) -> None:
-    """Every answer has the parts' costs, of the last measurement, as its numbers."""
-    from accel_rl.system.topology import available_cpus
-    from benchmarks.scaling.speed_parts import PartsOfOne
-
-    num_cpus = max(1, len(available_cpus()) // config.num_learners)
-    os.sched_setaffinity(0, available_cpus()[:num_cpus])
-    parts = PartsOfOne(config, config.num_learners)
-    numbers: dict[str, float] = {}
-
-    def advance() -> int:
-        numbers.update(parts.measure(0.5)._asdict())
-        return 1
-
-    sampler = parts.parts.sampler.config
-    shape = {name: getattr(sampler, name) for name in ("num_envs", "horizon", "num_groups")}
-    serve(advance, {"shape": shape}, lambda: {k: v for k, v in numbers.items() if v == v})
+        _serve_learner(config, spec)
 
 
 def _serve_learner(config: Any, spec: dict[str, Any]) -> None:

@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from accel_rl.cli.parse import parse_arguments
 from accel_rl.parallel import (
     Adam,
     AllReduce,
@@ -25,7 +24,6 @@ from accel_rl.parallel import (
 )
 from accel_rl.parallel.meeting import MachineStore
 from accel_rl.system.registration import register, unregister
-from benchmarks.scaling import speed_parts
 
 pytestmark = [
     pytest.mark.gpu,
@@ -125,26 +123,3 @@ def test_two_learners_share_one_gpu(options: list[str], tmp_path: Path) -> None:
     with (run / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert int(rows[-1]["steps"]) >= 4000 and float(rows[0]["gradient_norm"]) > 0
-
-
-@pytest.mark.parametrize("num_gpus", [1, 2])
-def test_speed_model_measures_the_way_that_gradients_take(
-    num_gpus: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From GPU to GPU where each learner has one, and else through memory that they share."""
-    if torch.cuda.device_count() < num_gpus:
-        pytest.skip("needs two GPUs")
-    ways = []
-    link, sum_ = speed_parts.link_seconds, SharedGroup.sum_
-    monkeypatch.setattr(
-        speed_parts, "link_seconds", lambda *given: (ways.append("link"), link(*given))[1]
-    )
-    monkeypatch.setattr(
-        SharedGroup, "sum_", lambda self, x: (ways.append(x.device.type), sum_(self, x))[1]
-    )
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
-    config = parse_arguments(["env=catch", "learners=2", "gpus=1", "num_envs=8"])
-    with speed_parts.PartsOfOne(config, 2) as parts:
-        costs = parts.measure(0.04).costs(2, 2)
-    assert 0 < costs.exchange < 10
-    assert set(ways) == ({"cuda"} if num_gpus == 1 else {"link"})

@@ -507,7 +507,7 @@ pull_steps_never training/rollouts.py training/test_training_exchanges.py
 - step.t % self._pull_steps == 0 and is_first
 + step.t < 0
 
-torch_rng_not_restored training/run.py training/test_training_torch_state.py
+torch_rng_not_restored training/run.py training/test_training_torch_setup.py
 - torch.set_rng_state(saved["torch_rng"])
 + pass
 

@@ -175,10 +175,3 @@ def test_refusal_is_one_message_before_anything_is_made(
         "TypeError: Q.__init__() missing 2 required positional arguments: 'num_atoms'"
     )
     assert not (folder / "runs").exists()
-
-
-@pytest.mark.processes
-@pytest.mark.slow
-def test_plan_takes_an_own_network(folder: Path, capfd) -> None:
-    assert main(["train", "env=catch", "model=my_nets:Policy", "num_envs=4", "--plan"]) == 0
-    assert "steps/s sampled" in capfd.readouterr().out

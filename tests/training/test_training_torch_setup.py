@@ -1,21 +1,30 @@
-"""How many threads learning has: one where an update is little work."""
+"""How torch is set up: threads, arithmetic, memory, and what the host has set up before."""
 
+import os
+import platform
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-from saved_runs import trained
+from run_files import parameters_of
+from saved_runs import Pay, quiet, trained
 
 from accel_rl.algos import A2C
 from accel_rl.cli.parse import parse_arguments
+from accel_rl.envs import StepResult
 from accel_rl.models import PolicyValueModel, make_model
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.spaces import Leaf
-from accel_rl.training import torch_setup
+from accel_rl.tools.policy import load_policy
+from accel_rl.training import records, torch_setup
 from accel_rl.training.torch_setup import gpu_arithmetic, has_small_updates
+from accel_rl.training.train import train
 
 
 def is_small(options: str, model: PolicyValueModel, num_collected: int, num_sharing: int) -> bool:
@@ -161,13 +170,92 @@ def test_tf32_of_the_host_stays() -> None:
         torch.backends.cuda.matmul.allow_tf32 = False
 
 
+@pytest.mark.parametrize(
+    "mode", [torch.inference_mode, pytest.param(torch.no_grad, marks=pytest.mark.slow)]
+)
+def test_run_is_the_same_within_modes_that_record_no_gradients(mode, tmp_path: Path) -> None:
+    expected = parameters_of(trained(tmp_path / "plain", "env=catch"))
+    with mode():
+        found = parameters_of(trained(tmp_path / "run", "env=catch"))
+        load_policy(tmp_path / "run")
+        assert not torch.is_grad_enabled()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def test_defaults_that_are_not_torch_s_own_are_refused(tmp_path: Path) -> None:
+    run_dir = trained(tmp_path / "run", "env=catch")
+    message = r"torch makes tensors of torch.float64 on cpu here; .* call torch.set_def"
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(ValueError, match=message):
+            trained(tmp_path / "other", "env=catch")
+        with pytest.raises(ValueError, match=message):
+            load_policy(run_dir)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert not (tmp_path / "other").exists()
+    with torch.device("meta"), pytest.raises(ValueError, match=r"of torch.float32 on meta"):
+        load_policy(run_dir)
+
+
+class Drawing(Pay):
+    """Notes a number that torch draws at each step."""
+
+    drawn: ClassVar[list[float]] = []
+
+    def step(self, action: int, out: Any) -> StepResult:
+        self.drawn.append(torch.rand(()).item())
+        return super().step(action, out)
+
+
 @pytest.mark.slow
-def test_precision_tf32_on_a_cpu_is_float32(tmp_path) -> None:
-    found = []
-    for precision in ("float32", "tf32"):
-        options = "env=catch", "total_steps=320", f"precision={precision}"
-        run_dir = trained(tmp_path / precision, *options)
-        checkpoint = load_checkpoint(list_checkpoints(run_dir)[-1])
-        found.append(checkpoint["learner"]["parameters"])
-    for name, each in found[0].items():
-        assert torch.equal(each, found[1][name])
+def test_resumed_run_goes_on_with_the_random_numbers_of_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "draw_or_warn", lambda *_, **__: True)  # to be quick
+    run_dir = trained(tmp_path / "run", "env=test_training_torch_setup:Drawing")
+    g = torch.Generator()
+    g.set_state(load_checkpoint(list_checkpoints(run_dir)[-1])["torch_rng"])
+    Drawing.drawn.clear()
+    train(parse_arguments([f"resume={run_dir}", "total_steps=80"]), quiet())
+    assert Drawing.drawn == [torch.rand((), generator=g).item() for _ in range(40)]
+
+
+FAULTS_PER_BLOCK = """
+import resource, sys
+import numpy as np
+from accel_rl.training.torch_setup import tune_malloc
+if sys.argv[1] == "tuned":
+    assert tune_malloc()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for number in range(20):
+    if number == 10:
+        before = faults()
+    block = np.empty(40_000_000, np.uint8)
+    block.fill(1)
+    del block
+print((faults() - before) / 10)
+"""
+
+
+def page_faults(mode: str) -> float:
+    """Page faults for each block of 40 MB that a process allocates, fills and frees."""
+    environment = {**os.environ, "NUMPY_MADVISE_HUGEPAGE": "0"}
+    command = [sys.executable, "-c", FAULTS_PER_BLOCK, mode]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    return float(result.stdout)
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="for glibc alone")
+def test_freed_blocks_are_used_again_without_page_faults() -> None:
+    assert page_faults("plain") > 1000
+    assert page_faults("tuned") < 10
+
+
+def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
+    monkeypatch.setattr(torch_setup, "ctypes", None)  # any use of it would fail
+    assert torch_setup.tune_malloc() is False

@@ -18,28 +18,6 @@ from accel_rl.spaces import Leaf, Space, first_leaf, map_leaves, shape_of
 from accel_rl.system.functions import FAILURES, find_function, place_of
 
 
-class _Values(nn.Module):
-    """A network that gives ``[N, A]``, as one that gives ``[N, A, 1]``."""
-
-    def __init__(self, network: Any) -> None:
-        super().__init__()
-        self.network = network
-
-    def features(self, observation: Any) -> Any:
-        """Return the features of the network."""
-        return self.network.features(observation)
-
-    def heads(self, x: Tensor) -> Tensor:
-        """Return ``[N, A, 1]`` of features."""
-        output: Tensor = self.network.heads(x).unsqueeze(2)
-        return output
-
-    def forward(self, observation: Any) -> Tensor:
-        """Return ``[N, A, 1]``."""
-        output: Tensor = self.network(observation).unsqueeze(2)
-        return output
-
-
 def make_own_model(
     path: str,
     space: Space,
@@ -83,35 +61,30 @@ def make_own_model(
     model = _call(path, f"its call with ({given})", lambda: function(**arguments))
     if not isinstance(model, nn.Module):
         raise ValueError(f"model={path} returned {_describe(model)}; it must return an nn.Module")
-    is_q = isinstance(head, QHead)
-    model = model.to(device)
+    made: nn.Module = model.to(device)
     if memory is not None:
-        model = _with_memory(path, model, memory, observations).to(device)
-    elif remembers(model) and is_q:
-        raise ValueError(
-            f"model={path} has a state of its own, which only policies learn; leave out its "
-            f"state_size, and use memory=lstm or gru"
-        )
-    shapes: dict[str, tuple[int, ...]] = {"logits": (head,), "value": ()}  # type: ignore[dict-item]
-    if isinstance(head, QHead):
-        shapes = {"output": head[:2]}
-        what = f"its forward on observations {_describe(observations)}"
-        found = _call(path, what, lambda: _output(model, observations))
-        if head.num_atoms == 1 and getattr(found, "shape", ())[1:] == head[:1]:
-            if isinstance(model, WithMemory):
-                model.network = _Values(model.network)
-            else:
-                model = _Values(model)
-    _check(path, model, shapes, observations)
-    made: nn.Module = model
+        made = _with_memory(path, made, memory, observations).to(device)
+    if not isinstance(head, QHead):
+        _check(path, made, {"logits": (head,), "value": ()}, observations)
+        return made
+    what = f"its forward on observations {_describe(observations)}"
+    found = _call(path, what, lambda: _output(made, observations))
+    if head.num_atoms == 1 and getattr(found, "shape", ())[1:] == head[:1]:
+        made.register_forward_hook(_with_atoms)
+    _check(path, made, {"output": head[:2]}, observations)
     return made
+
+
+def _with_atoms(model: nn.Module, given: Any, output: Any) -> Any:
+    """Return ``[N, A]``, perhaps with a state, as ``[N, A, 1]``."""
+    if isinstance(output, tuple):
+        return output[0].unsqueeze(2), output[1]
+    return output.unsqueeze(2)
 
 
 def own_network(model: nn.Module) -> nn.Module:
     """Return the network that the user's function made, of a model of `make_own_model`."""
-    while isinstance(model, WithMemory | _Values):
-        model = model.network
-    return model
+    return model.network if isinstance(model, WithMemory) else model
 
 
 def _names(function: Callable[..., Any]) -> set[str] | None:

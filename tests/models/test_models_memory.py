@@ -1,98 +1,133 @@
-"""Gated recurrent units, and what a memory is told of the step before, against plain loops."""
+"""Recurrent layers, networks with them, and what they are told of the step before."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from recurrent_play import CPU, B, Policy, T, config, copies
 from torch import Tensor
 from toy_envs import ToyEnv
 
 from accel_rl.agents import PolicyAgent, QAgent
 from accel_rl.models import MemorySpec, PreviousInputs, QHead, Sequences, make_model
-from accel_rl.models.memory import GRU
+from accel_rl.models.memory import GRU, LSTM, Memory
 from accel_rl.samplers import ActionServer, ParallelSampler, SerialSampler
 from accel_rl.spaces import Leaf, discrete
 
 pytestmark = pytest.mark.numeric
 
-F = 5
+F, NUM_INPUTS = 5, 4
+SHAPES = (Leaf((6,), np.dtype(np.float32)), 4)
+IMAGES = (Leaf((4, 104, 80), np.dtype(np.uint8)), 4)
 
 
-def make_case(width: int = F) -> tuple[GRU, Tensor, Tensor, Tensor]:
-    """Inputs, a state, and episodes that begin in the first row, within and in the last."""
+@pytest.fixture(params=[LSTM, GRU], ids=["lstm", "gru"])
+def case(request: pytest.FixtureRequest) -> tuple[Memory, Tensor, Tensor, Tensor]:
+    """A layer, inputs, a state, and episodes that begin in the first row, within and at the end."""
     torch.manual_seed(0)
-    gru = GRU(width, 4)
-    for parameter in gru.parameters():
+    cell: Memory = request.param(F, NUM_INPUTS)
+    for parameter in cell.parameters():  # biases, too
         torch.nn.init.normal_(parameter, std=0.7)
-    x, state = torch.randn(T * B, 4), torch.randn(B, width)
     is_first = torch.zeros(T, B, dtype=torch.bool)
     is_first[0, 0] = is_first[3, 1] = is_first[4, 1] = is_first[T - 1, 2] = True
-    return gru, x, state, is_first
+    return cell, torch.randn(T * B, NUM_INPUTS), torch.randn(B, cell.state_size), is_first
 
 
-def test_gru_is_that_of_the_formulas_with_zeros_where_episodes_begin() -> None:
-    gru, x, state, is_first = make_case()
-    outputs, after = gru(x, state, is_first)
+def slow(
+    cell: Memory, x: Tensor, state: Tensor, is_first: Tensor
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Outputs ``[T, B, F]`` and the state after them, one environment and unit after another."""
 
     def sigmoid(z: float) -> float:
         return 1 / (1 + np.exp(-z))
 
-    w, u = gru.input.weight.detach().numpy(), gru.recurrent.weight.detach().numpy()
-    bias, inputs = gru.input.bias.detach().numpy(), x.view(T, B, 4).numpy()
+    w, u = cell.input.weight.detach().double().numpy(), cell.recurrent.weight.detach().numpy()
+    bias, inputs = cell.input.bias.detach().numpy(), x.view(T, B, NUM_INPUTS).double().numpy()
+    outputs, after = np.zeros((T, B, F)), state.double().numpy().copy()
     for b in range(B):
-        h = state[b].numpy().astype(float)
         for t in range(T):
             if is_first[t, b]:
-                h = np.zeros(F)
-            push, pull = w @ inputs[t, b] + bias, u @ h
-            following = np.zeros(F)
+                after[b] = 0
+            before = after[b].copy()
+            push, pull = w @ inputs[t, b] + bias, u @ before[:F]
             for j in range(F):
-                r, z = sigmoid(push[j] + pull[j]), sigmoid(push[F + j] + pull[F + j])
-                n = np.tanh(push[2 * F + j] + r * pull[2 * F + j])
-                following[j] = (1 - z) * n + z * h[j]
-            h = following
-            np.testing.assert_allclose(
-                outputs.view(T, B, F)[t, b].detach(), h, rtol=1e-4, atol=1e-6
-            )
-        np.testing.assert_allclose(after[b].detach(), h, rtol=1e-4, atol=1e-6)
+                if isinstance(cell, LSTM):  # Gers et al. 2000
+                    i, f, o, g = ((push + pull)[k * F + j] for k in range(4))
+                    after[b, F + j] = sigmoid(f) * before[F + j] + sigmoid(i) * np.tanh(g)
+                    after[b, j] = sigmoid(o) * np.tanh(after[b, F + j])
+                else:  # Cho et al. 2014
+                    r, z = (sigmoid((push + pull)[k * F + j]) for k in range(2))
+                    n = np.tanh(push[2 * F + j] + r * pull[2 * F + j])
+                    after[b, j] = (1 - z) * n + z * before[j]
+            outputs[t, b] = after[b, :F]
+    return outputs, after
 
 
-@pytest.mark.slow
-def test_gru_and_its_gradient_are_those_of_torch() -> None:
-    gru, x, state, is_first = make_case()
-    is_first.zero_()
-    other = torch.nn.GRU(4, F)
-    pairs = [
-        (gru.input.weight, other.weight_ih_l0),
-        (gru.recurrent.weight, other.weight_hh_l0),
-        (gru.input.bias, other.bias_ih_l0),
-    ]
-    with torch.no_grad():
-        other.bias_hh_l0.zero_()
-        for own, its in pairs:
-            its.copy_(own)
-    outputs, _ = gru(x, state, is_first)
-    expected, _ = other(x.view(T, B, 4), state.unsqueeze(0))
-    torch.testing.assert_close(outputs.view(T, B, F), expected)
-    outputs.square().sum().backward()
-    expected.square().sum().backward()
-    for own, its in pairs:
-        torch.testing.assert_close(own.grad, its.grad)
+def test_layer_is_that_of_the_formulas_with_zeros_where_episodes_begin(case: Any) -> None:
+    cell, x, state, is_first = case
+    for found, expected in zip(cell(x, state, is_first), slow(*case), strict=True):
+        np.testing.assert_allclose(
+            found.view(expected.shape).detach(), expected, rtol=1e-4, atol=1e-6
+        )
 
 
-def test_gru_of_parts_goes_on_from_the_state_of_the_one_before() -> None:
-    gru, x, state, is_first = make_case()
-    whole, after = gru(x, state, is_first)
+def test_layer_in_parts_goes_on_from_the_state_before_and_is_in_float32(case: Any) -> None:
+    cell, x, state, is_first = case
+    whole, after = cell(x, state, is_first)
     for t in range(T):
-        part, state = gru(x[t * B : (t + 1) * B], state, is_first[t : t + 1])
+        part, state = cell(x[t * B : (t + 1) * B], state, is_first[t : t + 1])
         torch.testing.assert_close(part, whole[t * B : (t + 1) * B])
     torch.testing.assert_close(state, after)
-    with torch.autocast("cpu", torch.bfloat16):  # the recurrence is in float32
-        short, _ = gru(x, make_case()[2], is_first)
-    assert short.dtype == torch.float32
+    with torch.autocast("cpu", torch.bfloat16):
+        short, kept = cell(x, case[2], is_first)
+    assert short.dtype == kept.dtype == torch.float32
     assert 0 < float((short - whole).detach().abs().max()) < 0.1
+
+
+def test_nothing_before_an_episode_has_a_gradient_from_it(case: Any) -> None:
+    cell, x, state, is_first = case
+    x.requires_grad_()
+    outputs, _ = cell(x, state, is_first)
+    outputs.view(T, B, F)[4:, 1].sum().backward()
+    touched = x.grad.view(T, B, NUM_INPUTS).abs().sum(2) > 0
+    expected = torch.zeros(T, B, dtype=torch.bool)
+    expected[4:, 1] = True
+    assert torch.equal(touched, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "state_size"),
+    [("mlp", SHAPES, 4 * 64), ("a3c", IMAGES, 2 * 256), ("nature", IMAGES, 2 * 512)],
+)
+def test_recurrent_model_has_the_layers_of_the_other_and_lstms_as_wide(
+    name: str, shapes: tuple[Leaf, int], state_size: int
+) -> None:
+    model = make_model(name, *shapes, MemorySpec())
+    assert model.state_size == state_size
+    observation = torch.randint(256, (T * B, *shapes[0].shape)).to(
+        torch.uint8 if name != "mlp" else torch.float32
+    )
+    is_first = torch.zeros(T, B, dtype=torch.bool)
+    output, state = model(observation, Sequences(torch.zeros(B, model.state_size), is_first))
+    assert output.logits.shape == (T * B, 4)
+    assert output.value.shape == (T * B,)
+    assert state.shape == (B, state_size)
+    plain = make_model(name, *shapes)
+    own = {k: p.shape for k, p in model.named_parameters() if "memory" not in k}
+    assert sorted(own.values()) == sorted(p.shape for p in plain.parameters())
+    assert bool(state.any())
+
+
+def test_value_of_an_mlp_leaves_its_policy_alone() -> None:
+    model = make_model("mlp", *SHAPES, MemorySpec())
+    observation, is_first = torch.randn(T * B, 6), torch.zeros(T, B, dtype=torch.bool)
+    output, _ = model(observation, Sequences(torch.zeros(B, model.state_size), is_first))
+    output.value.sum().backward()
+    moved = {name for name, each in model.named_parameters() if each.grad is not None}
+    assert moved
+    assert all(name.startswith("value.") for name in moved)
 
 
 @pytest.mark.parametrize("previous", [False, True])

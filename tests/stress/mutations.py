@@ -344,7 +344,7 @@ sequence_state_of_next_step algos/replay/sequences.py algos/test_replay_sequence
 - state = batch.recurrent_state[start]
 + state = batch.recurrent_state[start + 1]
 
-lstm_state_not_reset models/memory.py models/test_models_recurrent.py
+lstm_state_not_reset models/memory.py models/test_models_memory.py
 - keeps = (~is_first).unsqueeze(2).to(dtype)
 + keeps = torch.ones_like(is_first).unsqueeze(2).to(dtype)
 

@@ -30,11 +30,29 @@ _LOGGER = logging.getLogger(__name__)
 Kind = Literal["updates", "actions"]
 
 
-@dataclass(frozen=True, eq=False)  # a leaf of trees, unlike tuples
 class Fixed:
-    """An argument whose tensors stay where they are from call to call, so that none is copied."""
+    """An argument whose tensors stay where they are from call to call, so that none is copied.
 
-    tree: Any
+    Args:
+        tree: The tensors, in any nesting.
+    """
+
+    def __init__(self, tree: Any) -> None:  # a leaf of trees, unlike tuples
+        self.tree = tree
+
+    def hold(self, tree: Any) -> Fixed:
+        """Copy ``tree`` into the tensors here, or keep new ones if shapes differ; return this."""
+        given, form = tree_flatten(tree)
+        places, held_form = tree_flatten(self.tree)
+        if held_form != form or list(map(_describe, places)) != list(map(_describe, given)):
+            self.tree = tree_unflatten(
+                [torch.empty_like(x) if isinstance(x, Tensor) else x for x in given], form
+            )
+            places = tree_leaves(self.tree)
+        for place, each in zip(places, given, strict=True):
+            if isinstance(place, Tensor) and place is not each:
+                place.copy_(each.detach(), non_blocking=True)
+        return self
 
 
 class Graphs:
@@ -50,7 +68,7 @@ class Graphs:
     """
 
     def __init__(self, device: torch.device, *, is_required: bool = True) -> None:
-        self._device = device
+        self.device = device
         self.is_required = is_required
         self.num_recorded = 0
         self._counts = {"updates": [0, 0], "actions": [0, 0]}  # by graphs, and in all
@@ -59,13 +77,20 @@ class Graphs:
     def __deepcopy__(self, memo: Any) -> Graphs:
         return self  # which counts for all
 
-    def whole(self, *functions: Callable[..., Any], kind: Kind = "updates") -> list[Recorded]:
-        """Return ``functions`` of trees of tensors and numbers, recorded for each shape.
+    def recorded(
+        self, function: Callable[..., Any], pool: Pool | None = None, kind: Kind = "updates"
+    ) -> Recorded:
+        """Return a function of trees of tensors and numbers, recorded for each of their shapes.
 
-        Call them in one stream, and use up their results before the next call of any of them.
+        Its results must be used before the next call of any function with the same pool. All
+        calls must be in one stream.
+
+        Args:
+            function: What is to be recorded.
+            pool: Memory of its graphs, which several functions may share.
+            kind: For messages.
         """
-        pool = Pool()
-        return [Recorded(function, self, self._device, pool, kind) for function in functions]
+        return Recorded(function, self, pool or Pool(), kind)
 
     def count(self, kind: Kind, *, is_replayed: bool) -> None:
         """Count one call, for `describe`."""
@@ -89,11 +114,11 @@ class Graphs:
         32 streams and then returns the same again, so there is one for each priority, for one
         thread at a time.
         """
-        current = torch.cuda.current_stream(self._device)
+        current = torch.cuda.current_stream(self.device)
         key = current.device.index, current.priority
         with _RECORDING:
             if key not in _STREAMS:
-                _STREAMS[key] = torch.cuda.Stream(self._device, current.priority)  # type: ignore[no-untyped-call]
+                _STREAMS[key] = torch.cuda.Stream(self.device, current.priority)  # type: ignore[no-untyped-call]
             stream = _STREAMS[key]
             stream.wait_stream(current)
             with torch.cuda.stream(stream):
@@ -113,7 +138,7 @@ class Graphs:
         """
         graph = torch.cuda.CUDAGraph()
         try:
-            with _recording(graph, pool.handle, self._device):
+            with _recording(graph, pool.handle, self.device):
                 result = run()
         except RuntimeError as error:
             pool.handle = torch.cuda.graph_pool_handle()  # torch takes no pool that it has given up
@@ -198,44 +223,42 @@ class _Shape:
 
 @dataclass
 class Recorded:
-    """A function of `Graphs.whole`; ``is_replayed`` if its last call was a graph."""
+    """A function of `Graphs.recorded`."""
 
     function: Callable[..., Any]
     graphs: Graphs
-    device: torch.device
     pool: Pool
     kind: Kind
     _shapes: dict[Hashable, _Shape] = field(default_factory=dict)
     _is_refused: bool = False
-    is_replayed: bool = False
 
     def __call__(self, *arguments: Any) -> Any:
         leaves, tree = tree_flatten(arguments)
         key = tuple(map(_describe, leaves))
-        if key not in self._shapes and len(self._shapes) < _MOST_GRAPHS and not self._is_refused:
-            self._shapes[key] = _Shape([_place(each, self.device) for each in leaves])
         shape = self._shapes.get(key)
+        if shape is None and len(self._shapes) < _MOST_GRAPHS and not self._is_refused:
+            places = [_place(each, self.graphs.device) for each in leaves]
+            shape = self._shapes[key] = _Shape(places)
         if shape is None or (self._is_refused and shape.recording is None):
             # Its shapes change all the time, or it cannot be recorded.
-            self.is_replayed = False
-            places = [_place(each, self.device, copies=False) for each in leaves]
-            return self.function(*tree_unflatten(places, tree))
-        for index, given in enumerate(leaves):
-            shape.stage(index, given)
+            self.graphs.count(self.kind, is_replayed=False)
+            given = [each.tree if isinstance(each, Fixed) else each for each in leaves]
+            return self.function(*tree_unflatten(given, tree))
+        for index, each in enumerate(leaves):
+            shape.stage(index, each)
+        result = None
         if shape.recording is None:
             result = self._run(shape, partial(self.function, *tree_unflatten(shape.leaves, tree)))
-            if shape.recording is None:
-                self.is_replayed = False
-                return result
-        assert shape.recording is not None
-        self.is_replayed = True
+        self.graphs.count(self.kind, is_replayed=shape.recording is not None)
+        if shape.recording is None:
+            return result
         shape.recording.graph.replay()
         return shape.recording.result
 
     def _run(self, shape: _Shape, run: Callable[[], Any]) -> Any:
         """Run it as it is in the recording stream, or record it there after some such calls."""
         result = None
-        current = torch.cuda.current_stream(self.device)
+        current = torch.cuda.current_stream(self.graphs.device)
         shape.num_calls += 1
         with self.graphs.aside():
             if shape.num_calls > _NUM_WARM:
@@ -247,28 +270,6 @@ class Recorded:
                     if isinstance(each, Tensor):  # else the next one there may get its memory
                         each.record_stream(current)
         return result
-
-
-class Held:
-    """Copies, at fixed addresses, of tensors whose addresses change from call to call."""
-
-    def __init__(self) -> None:
-        self._key: Hashable = None
-        self._places: list[Any] = []
-
-    def hold(self, tree: Any) -> Any:
-        """Return ``tree`` in the same memory as last time, if it has the same shape."""
-        leaves, shape = tree_flatten(tree)
-        key = tuple(map(_describe, leaves))
-        if key != self._key:
-            self._key = key
-            self._places = [
-                torch.empty_like(each) if isinstance(each, Tensor) else each for each in leaves
-            ]
-        for place, given in zip(self._places, leaves, strict=True):
-            if isinstance(place, Tensor) and place is not given:
-                place.copy_(given.detach(), non_blocking=True)
-        return tree_unflatten(self._places, shape)
 
 
 def without_inference_mode(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -291,9 +292,9 @@ def _describe(leaf: Any) -> Hashable:
     return float if isinstance(leaf, float) else leaf
 
 
-def _place(leaf: Any, device: torch.device, *, copies: bool = True) -> Any:
+def _place(leaf: Any, device: torch.device) -> Any:
     if isinstance(leaf, Tensor):
-        return torch.empty_like(leaf) if copies else leaf
+        return torch.empty_like(leaf)
     if isinstance(leaf, float):
         return torch.full((), leaf, dtype=torch.float64, device=device)
     return leaf.tree if isinstance(leaf, Fixed) else leaf

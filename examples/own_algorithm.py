@@ -7,14 +7,20 @@ temporal regularization of CAPS (Mysore et al. 2021, arXiv:2012.06644) for a sof
 """
 
 from dataclasses import dataclass
+from typing import Any
 
-import torch
+from torch import Tensor
 
-from accel_rl.agents import Agent, PolicyAgent, RolloutTensors
-from accel_rl.algos import ActorCriticConfig, LearnerSpec, Update
+from accel_rl.agents import RolloutTensors
+from accel_rl.algos import (
+    ActorCritic,
+    ActorCriticConfig,
+    LearnerSpec,
+    bootstrap_values,
+    masked_shares,
+)
 from accel_rl.algos.a2c import a2c_loss
-from accel_rl.algos.actor_critic import bootstrap_values, evaluate, returns_and_advantages
-from accel_rl.algos.update import masked_shares
+from accel_rl.algos.actor_critic import returns_and_advantages, rollout_outputs
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Adam, Exchange
 from accel_rl.samplers import SamplerConfig
@@ -31,31 +37,23 @@ class SmoothConfig(ActorCriticConfig):
 
     rule = Adam(eps=1e-5)  # how gradients are applied
 
-    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> "Smooth":
+    def make_learner(self, agent: Any, exchange: Exchange, task: LearnerSpec) -> "Smooth":
         """Return the learner of ``agent``."""
-        assert isinstance(agent, PolicyAgent)
-        return Smooth(agent, self, exchange)
+        return Smooth(agent, self, exchange, task)
 
 
-class Smooth:
+class Smooth(ActorCritic):
     """The learner: one optimizer step for each rollout."""
 
-    measured = ("policy_loss", "value_loss", "divergence")
+    metrics = ("policy_loss", "value_loss", "divergence")
 
-    def __init__(self, agent: PolicyAgent, config: SmoothConfig, exchange: Exchange) -> None:
-        self._agent, self._config = agent, config
-        self._update = Update(config, exchange)
-        self.metric_names = (*self.measured, *self._update.names)
-        self.get_state, self.set_state = self._update.get_state, self._update.set_state
-
-    def update(
-        self, batch: RolloutTensors, progress: float, steps: int | None = None
-    ) -> dict[str, torch.Tensor]:
-        """Learn from ``batch``, ``[T, B]``; return metrics."""
-        (T, B), config, valid = batch.action.shape, self._config, batch.valid
-        output = evaluate(self._agent, batch.observation[:T].flatten(0, 1), config.precision)
-        value, bounds = output.value.view(T, B), bootstrap_values(self._agent, batch, config)
-        targets = returns_and_advantages(batch, value.detach(), *bounds, config)
+    def loss(self, batch: RolloutTensors) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return what each sample of a rollout adds to the loss, ``[T, B]``, and metrics."""
+        (T, B), config, valid = batch.action.shape, self.config, batch.valid
+        output = rollout_outputs(self.agent, batch, config.precision)
+        bounds = bootstrap_values(self.agent, batch, config)
+        value = output.value.detach().view(T, B)
+        targets = returns_and_advantages(batch, value, *bounds, config)
         loss = a2c_loss(
             output,
             *(each.flatten() for each in (batch.action, *targets, valid)),
@@ -69,9 +67,7 @@ class Smooth:
         total = loss.total.view(T, B)
         total[:-1] += config.smoothness_coefficient * divergence
         parts = (loss.policy_loss, loss.value_loss, divergence)
-        metrics = dict(zip(self.measured, (each.detach().sum() for each in parts), strict=True))
-        self._update.step(total, metrics, config.lr * config.remaining(progress), valid.sum())
-        return self._update.take()
+        return total, dict(zip(self.metrics, (each.sum() for each in parts), strict=True))
 
 
 def make() -> TrainConfig:

@@ -2,6 +2,7 @@
 
 from accel_rl.algos.a2c import A2C, A2CConfig
 from accel_rl.algos.actor_critic import (
+    ActorCritic,
     ActorCriticConfig,
     Steps,
     bootstrap_values,
@@ -10,9 +11,8 @@ from accel_rl.algos.actor_critic import (
     make_policy_agent,
 )
 from accel_rl.algos.dqn import DQN, DQNConfig
-from accel_rl.algos.learner import Learner
-from accel_rl.algos.learner_config import LearnerConfig
-from accel_rl.algos.normalization import make_normalization
+from accel_rl.algos.learner import Learner, LearnerConfig
+from accel_rl.algos.optimizer import Optimizer, masked_shares
 from accel_rl.algos.ppo import PPO, PPOConfig
 from accel_rl.algos.pqn import PQN, PQNConfig
 from accel_rl.algos.replay import Transitions
@@ -21,7 +21,6 @@ from accel_rl.algos.replay_learner import ReplayLearner
 from accel_rl.algos.returns import discounted_returns, fold_truncation, generalized_advantages
 from accel_rl.algos.sac import SAC, SACConfig
 from accel_rl.algos.task import Batch, LearnerSpec, NetworkSpec, RunOptions
-from accel_rl.algos.update import Update, masked_shares
 
 __all__ = [
     "A2C",
@@ -30,6 +29,7 @@ __all__ = [
     "PQN",
     "SAC",
     "A2CConfig",
+    "ActorCritic",
     "ActorCriticConfig",
     "Batch",
     "DQNConfig",
@@ -37,6 +37,7 @@ __all__ = [
     "LearnerConfig",
     "LearnerSpec",
     "NetworkSpec",
+    "Optimizer",
     "PPOConfig",
     "PQNConfig",
     "ReplayConfig",
@@ -45,14 +46,12 @@ __all__ = [
     "SACConfig",
     "Steps",
     "Transitions",
-    "Update",
     "bootstrap_values",
     "discounted_returns",
     "evaluate_steps",
     "fold_ends",
     "fold_truncation",
     "generalized_advantages",
-    "make_normalization",
     "make_policy_agent",
     "masked_shares",
 ]

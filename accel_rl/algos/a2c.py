@@ -1,6 +1,7 @@
 """Advantage actor-critic, synchronous (A2C), with the settings of Stooke and Abbeel 2018.
 
-Every algorithm here has the same skeleton: prepare (returns), loss per sample, `Update.step`.
+All learners have the same parts in this order: options, loss, and a learner with ``update``,
+``prepare`` (what the loss needs besides the rollout) and ``loss``.
 
 Values that advantages are measured from come from the update's own forward pass, not from acting.
 These are the same numbers, except with ``overlap`` or ``pull_steps``, where older parameters acted.
@@ -13,15 +14,15 @@ docs/algorithms/a2c.md lists deviations from the paper (arXiv:1803.02811) and it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
-from accel_rl.agents import CATEGORICAL, Agent, Evaluated, PolicyAgent, RolloutTensors
+from accel_rl.agents import CATEGORICAL, Evaluated, RolloutTensors
 from accel_rl.algos.actor_critic import (
+    ActorCritic,
     ActorCriticConfig,
     bootstrap_values,
     check_ratios,
@@ -30,8 +31,7 @@ from accel_rl.algos.actor_critic import (
     returns_and_advantages,
     rollout_outputs,
 )
-from accel_rl.algos.learner_config import require
-from accel_rl.algos.normalization import make_normalization
+from accel_rl.algos.optimizer import masked_mean, sums
 from accel_rl.algos.returns import importance_ratio, vtrace
 from accel_rl.algos.task import (
     Batch,
@@ -40,10 +40,8 @@ from accel_rl.algos.task import (
     SamplerOptions,
     shares_updates,
 )
-from accel_rl.algos.update import Update, masked_mean, sums
-from accel_rl.graphs import Fixed
 from accel_rl.models import PolicyValue
-from accel_rl.options import option
+from accel_rl.options import option, require
 from accel_rl.parallel import Exchange, RMSProp
 from accel_rl.spaces import map_leaves
 
@@ -101,9 +99,8 @@ class A2CConfig(ActorCriticConfig):
         """The update rule, for the exchange."""
         return RMSProp(decay=self.rmsprop_decay, eps=self.rmsprop_eps, initial=self.rmsprop_initial)
 
-    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> A2C:
+    def make_learner(self, agent: Any, exchange: Exchange, task: LearnerSpec) -> A2C:
         """Return the learner of ``agent``, of `make_agent`."""
-        assert isinstance(agent, PolicyAgent)
         return A2C(agent, self, exchange, task)
 
     def never_recorded(self, run: RunOptions) -> str | None:
@@ -168,110 +165,78 @@ def a2c_loss(
     return A2CLoss(total, policy_loss, value_loss, entropy)
 
 
-class A2C:
-    """The A2C learner, which makes one update for each rollout.
+class A2C(ActorCritic):
+    """The A2C learner, which makes one update for each rollout; see `Learner`."""
 
-    Args:
-        agent: the agent whose parameters learn.
-        config: the options.
-        exchange: holds the flat parameters of ``agent.model`` and applies the gradients.
-        task: the part of the run that this learner has.
-    """
-
-    def __init__(
-        self,
-        agent: PolicyAgent,
-        config: A2CConfig,
-        exchange: Exchange,
-        task: LearnerSpec | None = None,
-    ) -> None:
-        self.config = config
-        self.agent = agent
-        self._exchange = exchange
-        self._update = Update(config, exchange, agent.graphs)
-        self._normalization = make_normalization(config, agent, exchange, task)
-        self.metric_names = (*A2CLoss._fields[1:], "mean_value_target", *self._update.names)
-
-    def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds beside the exchange's."""
-        moments = self._normalization.get_state() if self._normalization else {}
-        return {**self._update.get_state(), **moments}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        self._update.set_state(state)
-        if self._normalization is not None:
-            self._normalization.set_state(state)
+    config: A2CConfig
+    metrics = (*A2CLoss._fields[1:], "mean_value_target")
 
     def update(
         self, batch: RolloutTensors, progress: float, steps: int | None = None
     ) -> dict[str, Tensor]:
-        """One optimizer step on ``batch``; ``progress`` in [0, 1] is for the schedules.
-
-        Returns metrics as 0-d tensors on the batch's device, without waiting for it.
+        """Make one optimizer step on a rollout; see `Learner.update`.
 
         Raises:
             ValueError: V-trace has no log-probabilities of the policy that acted.
         """
-        _, B = batch.reward.shape
         if self.config.vtrace:
             check_ratios(batch)
-        if self._normalization is not None:
-            batch = self._normalization.take(batch)
-        lr = self.config.learning_rate(B * self._exchange.num_sharing, progress)
-        is_usual = len(batch.final_step) == 0
-        given: Any = batch._replace(host=None)
-        stays = batch.stays and self._normalization is None  # which makes other tensors
-        if stays and is_usual and self.agent.graphs is not None:
-            given = Fixed(given)
-        self._update.run(self._evaluate, lr, given, is_usual=is_usual)
-        return self._update.take()
+        given = self.normalized(batch)._replace(host=None)
+        num_envs = batch.reward.shape[1] * self.exchange.num_sharing
+        lr = self.config.learning_rate(num_envs, progress)
+        if len(batch.final_step) == 0:  # most often
+            # Normalization makes other tensors.
+            given = self.optimizer.hold(given, stays=batch.stays and self.normalization is None)
+        self.optimizer.minimize(self.loss, given, lr=lr)
+        return self.optimizer.take_metrics()
 
-    def _evaluate(self, batch: RolloutTensors) -> tuple[Tensor, dict[str, Tensor], Tensor, None]:
-        values = bootstrap_values(self.agent, batch, self.config)
-        loss, metrics = self._compute_losses(batch.without_finals(), *values)
-        return loss, metrics, batch.valid.sum(), None
-
-    def _compute_losses(
-        self, batch: RolloutTensors, bootstrap_value: Tensor, final_value: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return what each sample adds to the loss, ``[T, B]``, and metrics."""
-        T, B = batch.reward.shape
-        output = rollout_outputs(self.agent, batch, self.config.precision)
-        action = map_leaves(lambda each: each.flatten(0, 1), batch.action)
-        evaluated = self.agent.distribution.evaluate(output.logits, action)
-        value, log_prob = (each.detach().view(T, B) for each in (output.value, evaluated.log_prob))
-        return_, advantage = self._targets(batch, value, log_prob, bootstrap_value, final_value)
-        if self.config.normalize_advantage:
-            advantage = normalize(advantage, batch.valid, self._exchange)
-        loss = a2c_loss(
-            output,
-            action,
-            return_.flatten(),
-            advantage.flatten(),
-            batch.valid.flatten(),
-            self.config.value_coefficient,
-            self.config.entropy_coefficient,
-            evaluated,
-        )
-        mean_return = masked_mean(return_, batch.valid)
-        metrics = sums(loss._asdict()) | {"mean_value_target": mean_return}
-        samples = T * B * self._exchange.num_sharing
-        factors = {"mean": 1, "sum": samples, "sum_over_time": T}
-        return loss.total.view(T, B) * float(factors[self.config.loss_reduction]), metrics
-
-    def _targets(
-        self,
-        batch: RolloutTensors,
-        value: Tensor,
-        log_prob: Tensor,
-        bootstrap_value: Tensor,
-        final_value: Tensor,
+    def prepare(
+        self, batch: RolloutTensors, value: Tensor, log_prob: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return what values learn, and advantages, ``[T, B]`` each."""
+        """Return what values learn, and advantages: ``[T, B]`` each, without gradient.
+
+        Args:
+            batch: the rollout.
+            value: values of the observations, ``[T, B]``, of the forward pass of the loss.
+            log_prob: log-probabilities of the actions, ``[T, B]``, of the same pass.
+        """
         config = self.config
+        bootstrap_value, final_value = bootstrap_values(self.agent, batch, config)
         if not config.vtrace:
             return returns_and_advantages(batch, value, bootstrap_value, final_value, config)
         assert batch.log_prob is not None, "`update` checked it"
         ratio = importance_ratio(log_prob, batch.log_prob, batch.valid)
         folded = fold_ends(batch, final_value, config.gamma)
         return vtrace(*folded, value, bootstrap_value, ratio, config.gae_lambda)
+
+    def loss(self, batch: RolloutTensors) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return what each sample of a rollout adds to the loss, ``[T, B]``, and metrics.
+
+        Args:
+            batch: the rollout, normalized if the run normalizes.
+        """
+        config, (T, B) = self.config, batch.reward.shape
+        output = rollout_outputs(self.agent, batch, config.precision)
+        action = map_leaves(lambda each: each.flatten(0, 1), batch.action)
+        evaluated = self.agent.distribution.evaluate(output.logits, action)
+        value, log_prob = (each.detach().view(T, B) for each in (output.value, evaluated.log_prob))
+        return_, advantage = self.prepare(batch, value, log_prob)
+        if config.normalize_advantage:
+            advantage = normalize(advantage, batch.valid, self.exchange)
+        loss = a2c_loss(
+            output,
+            action,
+            return_.flatten(),
+            advantage.flatten(),
+            batch.valid.flatten(),
+            config.value_coefficient,
+            config.entropy_coefficient,
+            evaluated,
+        )
+        mean_return = masked_mean(return_, batch.valid)
+        metrics = sums(loss._asdict()) | {"mean_value_target": mean_return}
+        samples = T * B * self.exchange.num_sharing
+        factors = {"mean": 1, "sum": samples, "sum_over_time": T}
+        factor = factors[config.loss_reduction]
+        total = loss.total.view(T, B)
+        return total if factor == 1 else total * float(factor), metrics

@@ -1,7 +1,8 @@
-"""What A2C and PPO share: settings, and targets from a rollout."""
+"""What A2C and PPO share: settings, normalization, and targets from a rollout."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -9,11 +10,12 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents import PolicyAgent, RolloutTensors, make_distribution
-from accel_rl.algos.learner_config import LearnerConfig, name_of, require
+from accel_rl.algos.learner import Learner, LearnerConfig, name_of
+from accel_rl.algos.normalization import Normalization
 from accel_rl.algos.returns import fold_truncation, generalized_advantages, values_beyond
-from accel_rl.algos.task import NetworkSpec
+from accel_rl.algos.task import LearnerSpec, NetworkSpec
 from accel_rl.models import PolicyValue, Sequences, make_model
-from accel_rl.options import option
+from accel_rl.options import option, require
 from accel_rl.parallel import Exchange
 from accel_rl.spaces import first_leaf, map_leaves, without_mask
 
@@ -75,6 +77,45 @@ class ActorCriticConfig(LearnerConfig):
         agent = make_policy_agent(network, scale_actions=self.scale_actions)
         agent.tells_log_prob = self.uses_ratios
         return agent
+
+
+class ActorCritic(Learner):
+    """Base class of actor-critic learners, with the options `ActorCriticConfig`.
+
+    Attributes:
+        normalization: normalizes rollouts; None if the options do not ask for it.
+    """
+
+    agent: PolicyAgent
+    config: Any
+
+    def __init__(self, agent: Any, config: Any, exchange: Exchange, task: LearnerSpec) -> None:
+        super().__init__(agent, config, exchange, task)
+        self.normalization: Normalization | None = None
+        if config.normalize_observation or config.normalize_reward:
+            self.normalization = Normalization(
+                agent,
+                exchange,
+                task,
+                observation=config.normalize_observation,
+                reward=config.normalize_reward,
+                gamma=config.gamma,
+            )
+            self.parts.append(self.normalization)
+
+    def update(
+        self, batch: RolloutTensors, progress: float, steps: int | None = None
+    ) -> Mapping[str, Tensor]:
+        """Make one optimizer step on a rollout, normalized if the options say so."""
+        return super().update(self.normalized(batch), progress, steps)
+
+    def normalized(self, batch: RolloutTensors) -> RolloutTensors:
+        """Return a rollout as the loss sees it. Each rollout must be passed once.
+
+        Args:
+            batch: the rollout, ``[T, B]``.
+        """
+        return batch if self.normalization is None else self.normalization.take(batch)
 
 
 def make_policy_agent(network: NetworkSpec, *, scale_actions: bool = True) -> PolicyAgent:

@@ -1,8 +1,5 @@
 """Q-learning from a replay memory: DQN and what became of it, by options of one learner.
 
-Every algorithm here has the same skeleton: prepare (replay insert and sample), loss per sample,
-`Update.step`.
-
 DQN (Mnih et al. 2015), double (van Hasselt et al. 2016), dueling (Wang et al. 2016), prioritized
 (Schaul et al. 2016), n-step, categorical (Bellemare et al. 2017), and all of them with epsilon
 instead of noise: epsilon-Rainbow (Stooke and Abbeel 2018, arXiv:1803.02811, after Hessel et al.
@@ -20,7 +17,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -28,31 +25,37 @@ from torch import Tensor
 
 from accel_rl.agents import Agent, QAgent, RolloutTensors
 from accel_rl.agents.distributions import masked
-from accel_rl.algos.learner_config import name_of, require
+from accel_rl.algos.learner import name_of
+from accel_rl.algos.optimizer import masked_mean, masked_shares
 from accel_rl.algos.q_learning import (
-    QLoss,
+    QOutputs,
+    best_actions,
+    categorical_loss,
+    huber_loss,
     importance_weights,
     linear_epsilon,
     make_q_agent,
+    project,
+    q_target,
+    rescale,
+    rescale_back,
+    sequence_outputs,
     sequence_priority,
+    transition_outputs,
 )
-from accel_rl.algos.q_outputs import QOutputs, q_loss, sequence_outputs, transition_outputs
 from accel_rl.algos.replay import (
     Priorities,
-    Replay,
     ReplaySpec,
     SequenceBatch,
     SequenceSpec,
     Transitions,
     send,
 )
-from accel_rl.algos.replay_config import ReplayConfig, sent
+from accel_rl.algos.replay_config import ReplayConfig
 from accel_rl.algos.replay_learner import ReplayLearner
 from accel_rl.algos.task import LearnerSpec, NetworkSpec, RunOptions, shares_updates
-from accel_rl.algos.update import masked_mean, masked_shares
-from accel_rl.graphs import Fixed
-from accel_rl.options import option, when
-from accel_rl.parallel import ALONE, Adam, Exchange, FlatParameters, Ranks, RMSProp, Rule
+from accel_rl.options import option, require, when
+from accel_rl.parallel import Adam, Exchange, FlatParameters, RMSProp, Rule
 
 
 def _has_atoms(run: Any) -> str | Literal[False]:
@@ -187,28 +190,30 @@ class DQNConfig(ReplayConfig):
         name, epsilon = name_of(self), self.epsilon_initial
         return make_q_agent(name, network, epsilon, support, is_dueling=self.dueling)
 
-    def evaluating(self, agent: Agent) -> QAgent:
+    def evaluating(self, agent: Any) -> Any:
         """Return an agent of the same network with the epsilon of evaluations."""
-        assert isinstance(agent, QAgent)
         return agent.evaluating(self.epsilon_evaluation)
 
-    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> DQN:
+    def make_learner(self, agent: Any, exchange: Exchange, task: LearnerSpec) -> DQN:
         """Return the learner of ``agent``, of `make_agent`, with a replay.
 
         Raises:
             ValueError: The replay does not fit these rollouts, or the memory of its device.
         """
-        assert isinstance(agent, QAgent)
-        sequences = None
-        if agent.remembers:
-            sequences = SequenceSpec(
-                burn_in=self.burn_in,
-                length=self.sequence_length,
-                state_size=agent.model.state_size,
-                previous=agent.model.previous,
-            )
-        spec = self.replay_spec(task, sequences)
-        return DQN(agent, self, exchange, spec, task.seed, task.ranks)
+        return DQN(agent, self, exchange, task)
+
+    def replay_spec(self, task: LearnerSpec, agent: Agent) -> ReplaySpec:
+        """Return what the replay of one learner holds: sequences if the agent has a memory."""
+        spec = super().replay_spec(task, agent)
+        if not agent.remembers:
+            return spec
+        sequences = SequenceSpec(
+            burn_in=self.burn_in,
+            length=self.sequence_length,
+            state_size=agent.model.state_size,
+            previous=agent.model.previous,
+        )
+        return replace(spec, sequences=sequences)
 
     def sequence_steps(self, horizon: int) -> int:
         """Return how many steps a recurrent network goes through in one update."""
@@ -260,31 +265,25 @@ class DQN(ReplayLearner):
 
     agent: QAgent
     config: DQNConfig
+    metrics = ("loss", "q_value", "priority", "epsilon")
 
     def __init__(
-        self,
-        agent: QAgent,
-        config: DQNConfig,
-        exchange: Exchange,
-        replay_spec: ReplaySpec,
-        seed: int,
-        ranks: Ranks = ALONE,
+        self, agent: QAgent, config: DQNConfig, exchange: Exchange, task: LearnerSpec
     ) -> None:
-        super().__init__(agent, config, exchange, replay_spec, seed, ranks)
+        super().__init__(agent, config, exchange, task)
         self._num_drawn = self.batch_size
-        if replay_spec.sequences is not None:
-            self._num_drawn //= replay_spec.sequences.length
+        if agent.remembers:
+            self._num_drawn //= config.sequence_length
         self._target_model: Any = copy.deepcopy(agent.model).requires_grad_(False)
         self._target = FlatParameters(self._target_model)
         self._priorities: Priorities | None = None
         if config.prioritized:
             self._priorities = Priorities(self.replay, config.priority_alpha, config.new_priority)
-        B, num_sharing = replay_spec.num_envs, exchange.num_sharing
-        begin = ranks.rank % num_sharing * B  # 0 in a store
+        B, num_sharing = task.num_envs, exchange.num_sharing
+        begin = task.ranks.rank % num_sharing * B  # 0 in a store
         finals = config.final_epsilons(range(begin, begin + B), num_sharing * B)
         self._final_epsilon = torch.tensor(finals)  # on the host, like the next
         self._epsilon = torch.empty(0)
-        self.metric_names = ("loss", "q_value", "priority", "epsilon", *self.metric_names)
         self.adjust()
 
     def get_state(self) -> dict[str, Any]:
@@ -314,86 +313,81 @@ class DQN(ReplayLearner):
 
     def learn(self, progress: float) -> None:
         """Make an optimizer step, and give what was drawn its new priorities."""
-        lr = self.config.lr * self.config.remaining(progress)
-        step, env, weight = self._draw()
-        if self.gathers:
-            # How it is gathered depends on whether there are final observations.
-            kind = isinstance(self.replay, Replay) and self.replay.has_finals
-            at: Any = (step, env) if self._priorities is not None else Fixed((step, env))
-            priority = self.optimizer.run(self._gather, lr, at, weight, kind)
+        if self._priorities is None:
+            at = self.replay.draw_uniformly(self._num_drawn, self._generator)
+            batch, weight = self.gathered(*at, stays=True), None
         else:
-            drawn = sent(self.replay.gather(step, env), self.device)
-            is_usual = not isinstance(drawn, SequenceBatch)
-            priority = self.optimizer.run(self._evaluate, lr, drawn, weight, is_usual=is_usual)
+            step, env, probability = self._priorities.draw(self._num_drawn, self._generator)
+            at = step, env
+            least = -self.exchange.maximum(-probability.min())
+            beta = self.config.beta(self.pace.steps)
+            weight = send(importance_weights(probability, least, beta), self.device)
+            batch = self.gathered(*at)
+        lr = self.learning_rate(progress)
+        priority = self.optimizer.minimize(self.loss, batch, weight, lr=lr)
         if self._priorities is not None:
-            self._priorities.update(step, env, priority.to(self.replay.device))
+            self._priorities.update(*at, priority.to(self.replay.device))
 
     def adjust(self) -> dict[str, Tensor]:
         """Renew the target network and epsilon, when it is time to."""
         if self.pace.has_passed(self.config.target_update_interval):
-            self._target.parameter.copy_(self._exchange.parameters.parameter)
+            self._target.parameter.copy_(self.exchange.parameters.parameter)
         self._set_epsilon()
         return {"epsilon": self._epsilon.mean()}
 
-    def _draw(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return the steps and environments of a batch, and importance weights, ``[N]`` each."""
-        if self._priorities is None:
-            return *self.replay.draw_uniformly(self._num_drawn, self._generator), None
-        step, env, probability = self._priorities.draw(self._num_drawn, self._generator)
-        least = -self._exchange.maximum(-probability.min())
-        beta = self.config.beta(self.pace.steps)
-        return step, env, send(importance_weights(probability, least, beta), self.device)
-
-    def _gather(
-        self, at: tuple[Tensor, Tensor], weight: Tensor | None, has_finals: bool
-    ) -> tuple[Tensor, dict[str, Tensor], Tensor, Tensor]:
-        """`_evaluate` what lies there. ``has_finals`` decides how the replay gathers."""
-        return self._evaluate(self.replay.gather(*at), weight)
-
-    def _evaluate(
-        self, batch: Transitions | SequenceBatch, weight: Tensor | None
-    ) -> tuple[Tensor, dict[str, Tensor], Tensor, Tensor]:
-        loss, priority, metrics = self._compute_losses(batch, weight)
-        if self._priorities is not None:
-            valid = batch.valid if batch.valid.ndim == 1 else batch.valid.any(0)
-            priority = priority.masked_fill(~valid, 0.0)  # a final one may be gone
-        return loss, metrics, batch.valid.sum(), priority
-
-    def _compute_losses(
-        self, batch: Transitions | SequenceBatch, weight: Tensor | None
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return what each sample adds to the loss, priorities, and metrics.
-
-        ``weight``: ``[N]``. The losses are ``[N]``, or ``[L, N]`` of sequences, the priorities
-        ``[N]``.
-        """
-        outputs = self._outputs(batch)
-        each = self.losses_of(outputs, batch)
-        loss, priority = (tensor.view(batch.valid.shape) for tensor in each)
-        loss = masked_shares(loss if weight is None else weight * loss, batch.valid)
-        q_value = self.agent.q_values(outputs.online.detach())
-        best = masked(q_value, outputs.mask).amax(1).view(batch.valid.shape)
-        metrics = {
-            "loss": loss.detach().sum(),
-            "q_value": masked_mean(best, batch.valid),
-            "priority": masked_mean(priority, batch.valid),
-        }
-        if isinstance(batch, SequenceBatch):
-            priority = sequence_priority(priority, batch.valid, PRIORITY_OF_LARGEST)
-        return loss, priority, metrics
-
-    def losses_of(self, outputs: QOutputs, batch: Transitions | SequenceBatch) -> QLoss:
-        """Return the loss and the priority of each of ``M`` steps. A subclass may define another.
+    def loss(
+        self, batch: Transitions | SequenceBatch, weight: Tensor | None = None
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """Return what each sample adds to the loss, metrics, and priorities ``[N]``.
 
         Args:
-            outputs: what the networks give for the steps, with gradient.
-            batch: the steps from the replay, with ``M`` actions.
-
-        Returns:
-            Losses ``[M]``, and priorities ``[M]`` without gradient.
+            batch: ``N`` transitions, or ``N`` sequences of ``L`` steps. The losses are ``[N]`` or
+                ``[L, N]``.
+            weight: importance weights ``[N]``, or None.
         """
-        delta, rescales = self.config.huber_delta, self.config.value_rescaling
-        return q_loss(self.agent, outputs, batch, huber_delta=delta, rescales=rescales)
+        outputs, valid = self._outputs(batch), batch.valid
+        goal, action = self.target(outputs, batch), batch.action.flatten()
+        if self.agent.support is None:
+            q_value = self.agent.q_values(outputs.online)
+            loss, priority = huber_loss(q_value, action, goal, self.config.huber_delta)
+        else:
+            loss, priority = categorical_loss(outputs.online, action, goal)
+        loss, priority = loss.view(valid.shape), priority.view(valid.shape)
+        loss = masked_shares(loss if weight is None else weight * loss, valid)
+        q_value = self.agent.q_values(outputs.online.detach())
+        best = masked(q_value, outputs.mask).amax(1).view(valid.shape)
+        metrics = {
+            "loss": loss.detach().sum(),
+            "q_value": masked_mean(best, valid),
+            "priority": masked_mean(priority, valid),
+        }
+        if isinstance(batch, SequenceBatch):
+            priority, valid = sequence_priority(priority, valid, PRIORITY_OF_LARGEST), valid.any(0)
+        if self._priorities is not None:
+            priority = priority.masked_fill(~valid, 0.0)  # a final observation may be gone
+        return loss, metrics, priority
+
+    @torch.no_grad()
+    def target(self, outputs: QOutputs, batch: Transitions | SequenceBatch) -> Tensor:
+        """Return what the values of ``M`` actions learn, ``[M]``; distributions ``[M, K]``.
+
+        Args:
+            outputs: outputs of the networks for the steps.
+            batch: the steps from the replay.
+        """
+        agent, rescales = self.agent, self.config.value_rescaling
+        reward, discount, mask = batch.reward.flatten(), batch.discount.flatten(), outputs.next_mask
+        action_t = best_actions(masked(agent.q_values(outputs.choosing), mask))
+        if mask is not None:  # after an observation that allows nothing comes nothing
+            discount = discount * mask.ne(0).any(1)
+        if agent.support is not None:
+            rows = torch.arange(len(action_t), device=action_t.device)
+            probability_t = outputs.target[rows, action_t].softmax(1)
+            return project(reward, discount, probability_t, agent.support)
+        value_t = agent.q_values(outputs.target)
+        if rescales:
+            return rescale(q_target(reward, discount, rescale_back(value_t), action_t))
+        return q_target(reward, discount, value_t, action_t)
 
     def _outputs(self, batch: Transitions | SequenceBatch) -> QOutputs:
         agent, target = self.agent, self._target_model

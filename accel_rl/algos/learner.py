@@ -1,32 +1,275 @@
-"""What a run needs of an algorithm that learns from rollouts."""
+"""What all algorithms have: settings, and the base class of learners."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass, fields
+from math import isfinite
+from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
-from accel_rl.agents import RolloutTensors
+from accel_rl.agents import Agent, RolloutTensors
+from accel_rl.algos.optimizer import Optimizer
+from accel_rl.algos.task import Batch, LearnerSpec, NetworkSpec, RunOptions, SamplerOptions
+from accel_rl.graphs import Graphs
+from accel_rl.options import check_settings, option, require, when
+from accel_rl.parallel import LASAGNE_EPS, Exchange, Rule
 
 
-class Learner(Protocol):
-    """The interface of an algorithm that learns from rollouts.
+@dataclass(frozen=True, kw_only=True)
+class LearnerConfig:
+    """The settings of an algorithm. They make its agent and learner, and describe it to the run.
 
-    Attributes:
-        metric_names: all names that `update` may return.
+    No other part of a run knows the algorithm. For an algorithm of your own write a subclass with
+    `make_agent`, `make_learner` and `rule`. The other methods have defaults that fit an algorithm
+    with one update for each rollout.
+
+    Raises:
+        ValueError: A value is out of range.
     """
 
+    built_by: ClassVar[str] = "accel_rl.training.build:build_rollouts"
+    """Function that builds runs of the algorithm, as ``module:function``."""
+    in_rollouts: ClassVar[bool] = True
+    """Whether the algorithm learns from whole rollouts, to which total_steps is rounded up."""
+    learns_sequences: ClassVar[bool] = False
+    """Whether memory=lstm and memory=gru are possible."""
+    clips_actions: ClassVar[bool] = False
+    """Whether the agents draw floats without bounds, which the environments then clip."""
+    depends_on_speed: ClassVar[bool] = False
+    """Whether options that change the speed also change what is learned."""
+
+    gamma: float = option(0.99, common=True)
+    """Discount of one step."""
+    bootstrap_on_truncation: bool = True
+    """Bootstrap from the last observation of an episode that a time limit cut off.
+    false: the limit ends the task with value 0, as in the papers. The learner always bootstraps if
+    a worker was lost before it took a step."""
+    lr_schedule: Literal["constant", "linear"] = option("constant", common=True)
+    """Schedule of the learning rate. linear: it falls to 0 over the run."""
+    max_gradient_norm: float | None = option(None, common=True)
+    """Maximum L2 norm of the gradient, which is scaled down to it. none: no limit."""
+    gradient_norm_eps: float = option(
+        LASAGNE_EPS,
+        idle=when("learner.max_gradient_norm", None),
+    )
+    """With max_gradient_norm, gradients are multiplied by min(norm, max_gradient_norm) / (norm +
+    this number). Lasagne has 1e-7. TensorFlow has 0, with which gradients within the limit do
+    not change."""
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    """Precision of the network's arithmetic in updates.
+    Parameters and acting are float32. tf32: a GPU also rounds the inputs of matrix products, which
+    is faster; torch rounds those of convolutions by default. On a CPU tf32 is float32, and bfloat16
+    is slower without AVX-512."""
+    log_norms: bool = option(False, "watching")
+    """Measure the L2 norms of parameters, gradients and steps, for the whole network and for each
+    layer."""
+    gradient_cosine_interval: int = option(0, "watching")
+    """Updates between two measurements of the cosine between the gradients of half a batch and of
+    the whole batch. 0 disables them."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, float) and not isfinite(value):
+                raise ValueError(f"{field.name} is {value}; it must be a finite number")
+        require(self, "above 0", lambda value: value > 0, "max_gradient_norm")
+        require(self, "from 0 to 1", lambda value: 0 <= value <= 1, "gamma")
+        at_least_zero = ("gradient_norm_eps", "gradient_cosine_interval")
+        require(self, "at least 0", lambda value: value >= 0, *at_least_zero)
+
+    def make_agent(self, network: NetworkSpec) -> Agent:
+        """Return an agent with new parameters on ``network.device``.
+
+        Args:
+            network: the arguments.
+
+        Raises:
+            ValueError: There is no such network, it does not fit the environment, or the algorithm
+                cannot learn the environment's spaces.
+        """
+        raise self._lacks("make_agent")
+
+    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> Learner:
+        """Return the learner of an agent.
+
+        Args:
+            agent: an agent of `make_agent`.
+            exchange: applies the learner's gradients by `rule`.
+            task: the part of the run that the learner has.
+
+        Raises:
+            ValueError: The settings do not fit the task, or the memory of its device.
+        """
+        raise self._lacks("make_learner")
+
     @property
-    def metric_names(self) -> tuple[str, ...]:
-        """All names that `update` may return."""
-        ...
+    def uses_ratios(self) -> bool:
+        """True if the learner uses probability ratios of its policy and the policy that acted.
+
+        With ``pull_steps`` it then takes the store's parameters before each update, too. The agents
+        of `ActorCriticConfig` then keep log-probabilities and values when they act.
+        """
+        return False
+
+    def evaluating(self, agent: Agent) -> Agent:
+        """Return an agent with the same network that acts in evaluations.
+
+        Args:
+            agent: an agent of `make_agent`.
+        """
+        return agent
+
+    def check_run(self, run: RunOptions) -> None:
+        """Check that the options of a run fit the algorithm.
+
+        Args:
+            run: the options.
+
+        Raises:
+            ValueError: an option does not fit; the message names it.
+        """
+        self.check_halves("num_envs", run.sampler.num_envs)
+
+    def never_recorded(self, run: RunOptions) -> str | None:
+        """Return the option that ``cuda_graphs=on`` does not work with, and why, or None.
+
+        Args:
+            run: the options of the run.
+        """
+        if self.gradient_cosine_interval:
+            return (
+                f"gradient_cosine_interval={self.gradient_cosine_interval}, a second backward "
+                "pass through one forward pass"
+            )
+        return None
+
+    def sequence_steps(self, horizon: int) -> int:
+        """Return the length of the sequences that a recurrent network learns from.
+
+        Default: ``horizon``, the length of a rollout. Sequences of a replay have another length.
+
+        Args:
+            horizon: steps of a rollout.
+        """
+        return horizon
+
+    def samples_per_update(self, num_collected: int) -> int:
+        """Return the number of samples of one update, over all learners that share it.
+
+        Args:
+            num_collected: number of steps of a rollout, over these learners.
+        """
+        return num_collected
+
+    def batches(self, sampler: SamplerOptions) -> dict[str, Batch]:
+        """Return the batches that learners in step must be able to divide, by option.
+
+        Args:
+            sampler: the options of sampling.
+        """
+        return {"num_envs": Batch(sampler.num_envs)}
+
+    def check_halves(self, name: str, size: int) -> None:
+        """Raises ValueError if batches of ``size``, option ``name``, have no halves to compare."""
+        if self.gradient_cosine_interval and size < 2:
+            raise ValueError(
+                f"gradient_cosine_interval={self.gradient_cosine_interval} compares half a batch "
+                f"with all of it, but {name} is {size}; use a larger {name}, or "
+                "gradient_cosine_interval=0"
+            )
+
+    @property
+    def rule(self) -> Rule:
+        """The update rule."""
+        raise self._lacks("rule")
+
+    def _lacks(self, name: str) -> ValueError:
+        return ValueError(f"learner is of class {type(self).__name__}, which must define {name}")
+
+    @property
+    def has_schedule(self) -> bool:
+        """True if a setting changes during the run."""
+        return self.lr_schedule != "constant"
+
+    def remaining(self, progress: float) -> float:
+        """Return the factor of the schedule.
+
+        Args:
+            progress: completed share of the schedule, in [0, 1].
+        """
+        return 1 - progress if self.lr_schedule == "linear" else 1.0
+
+
+class Part(Protocol):
+    """A part of a learner whose state a checkpoint holds."""
+
+    def get_state(self) -> dict[str, Any]: ...
+
+    def set_state(self, state: Mapping[str, Any]) -> None: ...
+
+
+class Learner:
+    """Base class of learners. A subclass defines `loss` or `update`.
+
+    Args:
+        agent: the agent whose parameters learn.
+        config: the settings.
+        exchange: holds the flat parameters of ``agent.model`` and applies the gradients.
+        task: the part of the run that this learner has.
+
+    Attributes:
+        metrics: names of all metrics of `loss` and `update`, without those of the optimizer.
+        metric_names: names of all metrics that `update` may return.
+        optimizer: makes the optimizer steps.
+        parts: parts whose state is saved: `get_state` returns what all of them return.
+    """
+
+    metrics: ClassVar[tuple[str, ...]] = ()
+    agent: Any
+    config: Any
+
+    def __init__(self, agent: Any, config: Any, exchange: Exchange, task: LearnerSpec) -> None:
+        self.agent, self.config, self.exchange, self.task = agent, config, exchange, task
+        self.device = exchange.parameters.parameter.device
+        self.optimizer = Optimizer(
+            exchange,
+            self.graphs,
+            log_norms=config.log_norms,
+            gradient_cosine_interval=config.gradient_cosine_interval,
+        )
+        self.metric_names: tuple[str, ...] = (*self.metrics, *self.optimizer.names)
+        self.parts: list[Part] = [self.optimizer]
+
+    @property
+    def graphs(self) -> Graphs | None:
+        """What records updates as CUDA graphs; None: they run as they are."""
+        graphs: Graphs | None = self.agent.graphs
+        return graphs
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state for a checkpoint, without parameters and optimizer state."""
+        state: dict[str, Any] = {}
+        for part in self.parts:
+            state |= part.get_state()
+        return state
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state.
+
+        Args:
+            state: the value that `get_state` returned.
+        """
+        for part in self.parts:
+            part.set_state(state)
 
     def update(
         self, batch: RolloutTensors, progress: float, steps: int | None = None
     ) -> Mapping[str, Tensor]:
-        """Learn from a rollout.
+        """Learn from a rollout. Default: one optimizer step on the `loss` of the whole rollout.
 
         Args:
             batch: the rollout, ``[T, B]``; it may be overwritten afterwards.
@@ -36,19 +279,26 @@ class Learner(Protocol):
         Returns:
             Metrics by name, 0-d tensors on the learner's device.
         """
-        ...
+        self.optimizer.minimize(self.loss, batch, lr=self.learning_rate(progress))
+        return self.optimizer.take_metrics()
 
-    def get_state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint, without parameters and optimizer state."""
-        ...
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state.
+    def learning_rate(self, progress: float) -> float:
+        """Return the learning rate, by the options ``lr`` and ``lr_schedule``.
 
         Args:
-            state: the value that `get_state` returned, perhaps in an older version.
+            progress: completed share of the schedule, in [0, 1].
         """
-        ...
+        lr: float = self.config.lr
+        return lr * float(self.config.remaining(progress))
+
+    def loss(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Return the loss of a batch, which comes first, and metrics.
+
+        Returns:
+            What each sample adds to the loss, ``[N]`` with gradient; and metrics by name, which
+            are numbers or tensors of one element. See `Optimizer.minimize`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define loss or update")
 
 
 def check_learner(learner: Learner) -> None:
@@ -83,3 +333,8 @@ def check_call(name: str, function: Callable[..., object], *arguments: str) -> N
             f"{name} must take the arguments ({', '.join(arguments)}); "
             f"it takes ({', '.join(signature.parameters)})"
         ) from error
+
+
+def name_of(config: LearnerConfig) -> str:
+    """Return the algorithm's name in messages: that of its class, without Config."""
+    return type(config).__name__.removesuffix("Config")

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from accel_rl.agents import RolloutTensors
 from accel_rl.algos.generator import restore
-from accel_rl.algos.learner_config import LearnerConfig, require
+from accel_rl.algos.learner import LearnerConfig
 from accel_rl.algos.task import Batch, RunOptions, SamplerOptions
 from accel_rl.models import Sequences
+from accel_rl.options import require
 from accel_rl.spaces import map_leaves
 
 
@@ -146,8 +147,10 @@ class Minibatches:
         for _ in range(config.epochs):
             order = torch.randperm(T * B // length, generator=self._shuffling, device=device)
             for chosen in torch.split(order, config.minibatch_size // num_sharing // length):
-                own = None if sequences is None else sequences.of(chosen)
-                yield Chosen((first + chosen).flatten(), own)
+                if sequences is None:
+                    yield Chosen(chosen, None)
+                else:
+                    yield Chosen((first + chosen).flatten(), sequences.of(chosen))
 
 
 def all_steps(tree: Any) -> Any:
@@ -155,9 +158,16 @@ def all_steps(tree: Any) -> Any:
     return map_leaves(_steps, tree)
 
 
-def rows_of(tree: Any, index: Tensor) -> Any:
-    """Return the rows ``index`` of each tensor."""
-    return map_leaves(lambda each: _rows(each, index), tree)
+def choose(whole: Any, index: Tensor, sequences: Sequences | None) -> Any:
+    """Return the steps ``index`` ``[N]`` of all steps of a rollout, with their ``sequences``.
+
+    ``whole`` and the result are NamedTuples that have a field ``sequences``.
+    """
+
+    def rows(field: Any) -> Any:
+        return None if field is None else map_leaves(lambda each: _rows(each, index), field)
+
+    return type(whole)(*map(rows, whole))._replace(sequences=sequences)
 
 
 def _steps(observation: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,9 +21,6 @@ from accel_rl.algos.task import LearnerSpec
 from accel_rl.models.joined import convolves, indicated
 from accel_rl.parallel import Exchange
 from accel_rl.spaces import ACTION_MASK, OBSERVATION, Leaf, without_mask
-
-if TYPE_CHECKING:
-    from accel_rl.algos.actor_critic import ActorCriticConfig
 
 EPS = 1e-8
 """added to variances"""
@@ -109,10 +106,12 @@ class Normalization:
     """The moments of a learner, and what it does with them to each rollout.
 
     Args:
-        config: Which of observations and rewards are normalized.
         agent: It acts with the newest moments, see `PolicyAgent.normalizer`.
         exchange: Meets the learners that share updates.
         task: What the learner learns.
+        observation: Whether observations are normalized.
+        reward: Whether rewards are normalized.
+        gamma: Discount of one step.
 
     Raises:
         ValueError: Observations are images, or there are no numbers to normalize.
@@ -120,22 +119,25 @@ class Normalization:
 
     def __init__(
         self,
-        config: ActorCriticConfig,
         agent: PolicyAgent,
         exchange: Exchange,
         task: LearnerSpec,
+        *,
+        observation: bool,
+        reward: bool,
+        gamma: float,
     ) -> None:
         device = exchange.parameters.parameter.device
-        self._agent, self._gamma = agent, config.gamma
+        self._agent, self._gamma = agent, gamma
         self._observations: dict[str, Moments] | None = None
         self._rewards: Moments | None = None
-        if config.normalize_observation:
+        if observation:
             leaves = normalized_leaves(task.env.observation, agent.model)
             self._observations = {
                 name: Moments(name, leaf.shape, exchange) for name, leaf in leaves.items()
             }
             agent.normalizer = self._normalizer()
-        if config.normalize_reward:
+        if reward:
             self._rewards = Moments(" rewards", (), exchange)
             self._sums = torch.zeros(task.num_envs, dtype=torch.float64, device=device)
 
@@ -249,25 +251,3 @@ def normalized_leaves(observation: Any, network: nn.Module) -> dict[str, Leaf]:
             "networks scale themselves, or integers that are names; leave it out"
         )
     return numbers
-
-
-def make_normalization(
-    config: ActorCriticConfig, agent: PolicyAgent, exchange: Exchange, task: LearnerSpec | None
-) -> Normalization | None:
-    """Return what normalizes the rollouts of a learner; None if its options do not ask for it.
-
-    A learner hands each rollout to its ``take(batch)``, and adds its ``get_state()`` to its own.
-
-    Args:
-        config: its ``normalize_observation`` and ``normalize_reward`` decide.
-        agent: the agent, which acts with the newest moments.
-        exchange: meets the learners that share updates.
-        task: the part of the run that the learner has.
-
-    Raises:
-        ValueError: observations are images, or there are no numbers to normalize.
-    """
-    if not (config.normalize_observation or config.normalize_reward):
-        return None
-    assert task is not None
-    return Normalization(config, agent, exchange, task)

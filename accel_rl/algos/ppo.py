@@ -1,7 +1,5 @@
 """Proximal policy optimization (PPO), with the settings of Stooke and Abbeel 2018.
 
-Every algorithm here has the same skeleton: prepare (returns), loss per sample, `Update.step`.
-
 Values and log-probabilities of the behaviour policy are those that were kept when it acted, in
 float32. With ``overlap`` or ``pull_steps`` the parameters that learn are newer.
 
@@ -10,15 +8,15 @@ docs/algorithms/ppo.md lists deviations from the paper (arXiv:1803.02811) and it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from accel_rl.agents import CATEGORICAL, Agent, Distribution, PolicyAgent, RolloutTensors
+from accel_rl.agents import CATEGORICAL, Distribution, PolicyAgent, RolloutTensors
 from accel_rl.algos.actor_critic import (
+    ActorCritic,
     ActorCriticConfig,
     bootstrap_values,
     check_ratios,
@@ -26,14 +24,11 @@ from accel_rl.algos.actor_critic import (
     normalize,
     returns_and_advantages,
 )
-from accel_rl.algos.learner_config import require
-from accel_rl.algos.minibatches import MinibatchConfig, Minibatches, all_steps, rows_of
-from accel_rl.algos.normalization import make_normalization
+from accel_rl.algos.minibatches import MinibatchConfig, Minibatches, all_steps, choose
+from accel_rl.algos.optimizer import Deferred, masked_mean, masked_shares, sums
 from accel_rl.algos.task import LearnerSpec
-from accel_rl.algos.update import Update, masked_mean, masked_shares, sums
-from accel_rl.graphs import Fixed, Held
 from accel_rl.models import PolicyValue, Sequences
-from accel_rl.options import option, when
+from accel_rl.options import option, require, when
 from accel_rl.parallel import Adam, Exchange
 from accel_rl.spaces import map_leaves
 
@@ -89,10 +84,9 @@ class PPOConfig(ActorCriticConfig, MinibatchConfig):
         """The update rule, for the exchange."""
         return Adam(eps=self.adam_eps, eps_after_correction=self.adam_eps_after_correction)
 
-    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> PPO:
+    def make_learner(self, agent: Any, exchange: Exchange, task: LearnerSpec) -> PPO:
         """Return the learner of ``agent``, of `make_agent`."""
-        assert isinstance(agent, PolicyAgent)
-        return PPO(agent, self, exchange, task.seed, task)
+        return PPO(agent, self, exchange, task)
 
 
 class PPOLoss(NamedTuple):
@@ -112,7 +106,7 @@ class PPOLoss(NamedTuple):
     clip_fraction: Tensor
 
 
-class Minibatch(NamedTuple):
+class PPOBatch(NamedTuple):
     """``N`` steps of a rollout, constants of the loss."""
 
     action: Any  # [N, ...], of the agent's distribution
@@ -121,11 +115,13 @@ class Minibatch(NamedTuple):
     behaviour_log_prob: Tensor  # [N] float
     behaviour_value: Tensor  # [N] float
     valid: Tensor  # [N] bool
+    observation: Any = None  # [N, ...], normalized if the run normalizes
+    sequences: Sequences | None = None  # the order of the steps, for a network with a memory
 
 
 def ppo_loss(
     output: PolicyValue,
-    batch: Minibatch,
+    batch: PPOBatch,
     clip_range: float,
     clip_value: bool,
     value_coefficient: float,
@@ -146,7 +142,7 @@ def ppo_loss(
     ``[N]``, float.
     """
     N = len(output.logits)
-    if any(x.shape != (N,) for x in (output.value, *batch[1:])):
+    if any(x.shape != (N,) for x in (output.value, *batch[1:6])):
         raise ValueError(f"expected [N] with N = {N} in all arguments but the logits")
     valid = batch.valid
     log_prob, entropy = distribution.evaluate(output.logits, batch.action)
@@ -169,135 +165,82 @@ def ppo_loss(
     return PPOLoss(total, policy_loss, value_loss, entropy, kl, clip_fraction)
 
 
-class PPO:
+class PPO(ActorCritic):
     """The PPO learner, which makes ``epochs`` passes over each rollout in shuffled minibatches.
 
-    Args:
-        agent: the agent whose parameters learn.
-        config: the options.
-        exchange: holds the flat parameters of ``agent.model`` and applies the gradients.
-        seed: seed of the shuffling.
-        task: the part of the run that this learner has.
-
-    Attributes:
-        agent: the agent whose parameters learn.
-        config: the options.
-        metric_names: names of all metrics that `update` may return.
+    `Learner` has the arguments. The seed of the task is that of the shuffling.
     """
 
+    config: PPOConfig
+    metrics = (*PPOLoss._fields[1:], "mean_value_target")
+
     def __init__(
-        self,
-        agent: PolicyAgent,
-        config: PPOConfig,
-        exchange: Exchange,
-        seed: int,
-        task: LearnerSpec | None = None,
+        self, agent: PolicyAgent, config: PPOConfig, exchange: Exchange, task: LearnerSpec
     ) -> None:
-        self.config = config
-        self.agent = agent
-        self._exchange = exchange
-        self._update = Update(config, exchange, agent.graphs)
-        self._held = Held()
-        self._normalization = make_normalization(config, agent, exchange, task)
-        self.metric_names = (*PPOLoss._fields[1:], "mean_value_target", *self._update.names)
-        device = exchange.parameters.parameter.device
-        self._minibatches = Minibatches(config, exchange.num_sharing, seed, device)
-
-    def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds beside the exchange's."""
-        moments = self._normalization.get_state() if self._normalization else {}
-        return {**self._minibatches.get_state(), **self._update.get_state(), **moments}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        self._minibatches.set_state(state)
-        self._update.set_state(state)
-        if self._normalization is not None:
-            self._normalization.set_state(state)
+        super().__init__(agent, config, exchange, task)
+        self._minibatches = Minibatches(config, exchange.num_sharing, task.seed, self.device)
+        self.parts.append(self._minibatches)
 
     def update(
         self, batch: RolloutTensors, progress: float, steps: int | None = None
     ) -> dict[str, Tensor]:
-        """Optimizer steps on ``batch``; ``progress`` in [0, 1] is for the schedules.
+        """Make optimizer steps on minibatches of a rollout; see `Learner.update`.
 
-        Returns metrics, means over these steps, as 0-d tensors on the batch's device, without
-        waiting for it.
+        Returns:
+            Means of the metrics over the steps.
 
         Raises:
             ValueError: the rollout has no log-probabilities of the policy that acted.
         """
         check_ratios(batch)
         config = self.config
-        if self._normalization is not None:
-            batch = self._normalization.take(batch)
-        observation, whole = self._prepare(batch)
-        lr = config.lr * config.remaining(progress)
+        whole = self.prepare(self.normalized(batch))
         clip_range = config.clip_range
         if config.clip_schedule == "linear":
             clip_range *= config.remaining(progress)
-        is_recorded = self.agent.graphs is not None
         # Learners meet to normalize, which no graph does for them.
-        meets = config.normalize_advantage and self._exchange.num_sharing > 1
-        gathers = is_recorded and not meets
-        if gathers:
-            observation, whole = self._held.hold((observation, whole))
+        meets = config.normalize_advantage and self.exchange.num_sharing > 1
+        held = whole if meets else self.optimizer.hold(whole)
         for index, sequences in self._minibatches.of(batch):
-            more = sequences, clip_range
-            if gathers:
-                held = Fixed((observation, whole))
-                self._update.run(self._gather, lr, held, index, *more)
-            else:
-                chosen = self._choose(observation, whole, index)
-                self._update.run(self._evaluate, lr, *chosen, *more)
+            chosen: Any = Deferred(self._choose, (held, index, sequences))
+            if meets:
+                chosen = self._choose(whole, index, sequences)
+            self.optimizer.minimize(self.loss, chosen, clip_range, lr=self.learning_rate(progress))
         mean_return = masked_mean(whole.return_, whole.valid)
-        return self._update.take(mean_value_target=mean_return)
+        return self.optimizer.take_metrics(mean_value_target=mean_return)
 
-    def _choose(self, observation: Any, whole: Minibatch, index: Tensor) -> tuple[Any, Minibatch]:
-        """Observations and minibatch of the steps ``index``, ``[N]``."""
-        minibatch = Minibatch(*(rows_of(field, index) for field in whole))
-        if self.config.normalize_advantage:
-            advantage = normalize(minibatch.advantage, minibatch.valid, self._exchange)
-            minibatch = minibatch._replace(advantage=advantage)
-        return rows_of(observation, index), minibatch
-
-    def _gather(
-        self,
-        steps: tuple[Any, Minibatch],
-        index: Tensor,
-        sequences: Sequences | None,
-        clip_range: float,
-    ) -> tuple[Tensor, dict[str, Tensor], Tensor, None]:
-        return self._evaluate(*self._choose(*steps, index), sequences, clip_range)
-
-    def _evaluate(
-        self,
-        observation: Any,
-        batch: Minibatch,
-        sequences: Sequences | None,
-        clip_range: float,
-    ) -> tuple[Tensor, dict[str, Tensor], Tensor, None]:
-        loss, metrics = self.compute_losses(observation, batch, sequences, clip_range)
-        return loss, metrics, batch.valid.sum(), None
-
-    def compute_losses(
-        self,
-        observation: Any,
-        batch: Minibatch,
-        sequences: Sequences | None,
-        clip_range: float,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of a minibatch of ``N`` steps. A subclass may define another.
+    @torch.no_grad()
+    def prepare(self, batch: RolloutTensors) -> PPOBatch:
+        """Return all steps of a rollout, ``[T * B]``, with returns and advantages.
 
         Args:
-            observation: ``[N, ...]``, normalized if the run normalizes.
-            batch: the steps, each field ``[N]`` or ``[N, ...]``.
-            sequences: in which order the steps came, for a network with a memory.
-            clip_range: the clip range now.
+            batch: the rollout, normalized if the run normalizes.
+        """
+        T, config = len(batch.reward), self.config
+        observation = all_steps(map_leaves(lambda each: each[:T], batch.observation))
+        action = map_leaves(lambda each: each.flatten(0, 1), batch.action)
+        assert batch.log_prob is not None and batch.value is not None, "they come together"
+        beyond = bootstrap_values(self.agent, batch, config)
+        return_, advantage = returns_and_advantages(batch, batch.value, *beyond, config)
+        return PPOBatch(
+            action=action,
+            return_=return_.flatten(),
+            advantage=advantage.flatten(),
+            behaviour_log_prob=batch.log_prob.flatten(),
+            behaviour_value=batch.value.flatten(),
+            valid=batch.valid.flatten(),
+            observation=observation,
+        )
 
-        Returns:
-            What each sample adds to the loss, ``[N]``, and metrics of `metric_names`, 0-d.
+    def loss(self, batch: PPOBatch, clip_range: float) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return what each of ``N`` steps adds to the loss, ``[N]``, and metrics.
+
+        Args:
+            batch: the minibatch, with normalized advantages if the options say so.
+            clip_range: the clip range now.
         """
         config = self.config
-        output = evaluate(self.agent, observation, config.precision, sequences)
+        output = evaluate(self.agent, batch.observation, config.precision, batch.sequences)
         loss = ppo_loss(
             output,
             batch,
@@ -309,21 +252,10 @@ class PPO:
         )
         return loss.total, sums(loss._asdict())
 
-    @torch.no_grad()
-    def _prepare(self, batch: RolloutTensors) -> tuple[Any, Minibatch]:
-        """Observations ``[T * B, ...]``, and all steps as one `Minibatch`."""
-        T, config = len(batch.reward), self.config
-        observation = all_steps(map_leaves(lambda each: each[:T], batch.observation))
-        action = map_leaves(lambda each: each.flatten(0, 1), batch.action)
-        assert batch.log_prob is not None and batch.value is not None, "they come together"
-        beyond = bootstrap_values(self.agent, batch, config)
-        return_, advantage = returns_and_advantages(batch, batch.value, *beyond, config)
-        steps = Minibatch(
-            action=action,
-            return_=return_.flatten(),
-            advantage=advantage.flatten(),
-            behaviour_log_prob=batch.log_prob.flatten(),
-            behaviour_value=batch.value.flatten(),
-            valid=batch.valid.flatten(),
-        )
-        return observation, steps
+    def _choose(self, whole: PPOBatch, index: Tensor, sequences: Sequences | None) -> PPOBatch:
+        """Return the minibatch of the steps ``index``, ``[N]``."""
+        batch: PPOBatch = choose(whole, index, sequences)
+        if not self.config.normalize_advantage:
+            return batch
+        advantage = normalize(batch.advantage, batch.valid, self.exchange)
+        return batch._replace(advantage=advantage)

@@ -3,8 +3,6 @@
 Gallici et al. 2024, "Simplifying Deep Temporal Difference Learning" (arXiv:2407.04811). Layer
 normalization in the network keeps the learning stable; see `accel_rl.models.layer_norm`.
 
-Every algorithm here has the same skeleton: prepare (returns), loss per sample, `Update.step`.
-
 The values that returns mix are computed when the rollout is complete. These are the values of
 acting, except with ``overlap`` or ``pull_steps``, where older parameters acted.
 
@@ -20,10 +18,11 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from accel_rl.agents import Agent, QAgent, RolloutTensors
+from accel_rl.agents import QAgent, RolloutTensors
 from accel_rl.agents.distributions import split_mask
-from accel_rl.algos.learner_config import name_of, require
-from accel_rl.algos.minibatches import MinibatchConfig, Minibatches, all_steps, rows_of
+from accel_rl.algos.learner import Learner, name_of
+from accel_rl.algos.minibatches import MinibatchConfig, Minibatches, all_steps, choose
+from accel_rl.algos.optimizer import Deferred, masked_mean, masked_shares
 from accel_rl.algos.q_learning import (
     best_values,
     evaluate_q,
@@ -33,10 +32,8 @@ from accel_rl.algos.q_learning import (
 )
 from accel_rl.algos.returns import fold_truncation, lambda_returns, values_beyond
 from accel_rl.algos.task import LearnerSpec, NetworkSpec
-from accel_rl.algos.update import Update, masked_mean, masked_shares
-from accel_rl.graphs import Fixed, Held
 from accel_rl.models import Sequences
-from accel_rl.options import option
+from accel_rl.options import option, require
 from accel_rl.parallel import Exchange, RAdam
 from accel_rl.spaces import map_leaves
 
@@ -98,114 +95,81 @@ class PQNConfig(MinibatchConfig):
             network = network._replace(model="pqn")
         return make_q_agent(name_of(self), network, self.epsilon_initial)
 
-    def evaluating(self, agent: Agent) -> QAgent:
+    def evaluating(self, agent: Any) -> Any:
         """Return an agent of the same network with the epsilon of evaluations."""
-        assert isinstance(agent, QAgent)
         return agent.evaluating(self.epsilon_evaluation)
 
-    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> PQN:
+    def make_learner(self, agent: Any, exchange: Exchange, task: LearnerSpec) -> PQN:
         """Return the learner of ``agent``, of `make_agent`."""
-        assert isinstance(agent, QAgent)
-        return PQN(agent, self, exchange, task.seed, task.schedule_steps)
+        return PQN(agent, self, exchange, task)
 
 
-class Minibatch(NamedTuple):
+class PQNBatch(NamedTuple):
     """``N`` steps of a rollout, constants of the loss."""
 
     action: Tensor  # [N] int64
     return_: Tensor  # [N] float
     valid: Tensor  # [N] bool
+    observation: Any  # [N, ...]
+    sequences: Sequences | None = None  # the order of the steps, for a network with a memory
 
 
-METRICS = ("loss", "q_value", "mean_value_target", "epsilon")
-
-
-class PQN:
+class PQN(Learner):
     """The PQN learner, which makes ``epochs`` passes over each rollout in shuffled minibatches.
 
-    Args:
-        agent: the agent, which acts with the epsilon that the learner sets.
-        config: the options.
-        exchange: holds the flat parameters of ``agent.model`` and applies the gradients.
-        seed: seed of the shuffling.
-        schedule_steps: steps, of all learners, in which schedules run. None: not known, so that
-            epsilon follows the progress before a rollout.
+    `Learner` has the arguments. The agent acts with the epsilon that the learner sets. If
+    ``task.schedule_steps`` is None, epsilon follows the progress before a rollout.
     """
 
+    agent: QAgent
+    config: PQNConfig
+    metrics = ("loss", "q_value", "mean_value_target", "epsilon")
+
     def __init__(
-        self,
-        agent: QAgent,
-        config: PQNConfig,
-        exchange: Exchange,
-        seed: int,
-        schedule_steps: int | None = None,
+        self, agent: QAgent, config: PQNConfig, exchange: Exchange, task: LearnerSpec
     ) -> None:
-        self.config = config
-        self.agent = agent
-        self._exchange = exchange
-        self._schedule_steps = schedule_steps
-        device = exchange.parameters.parameter.device
-        self._update = Update(config, exchange, agent.graphs)
-        self._held = Held()
-        self._minibatches = Minibatches(config, exchange.num_sharing, seed, device)
-        self._final_epsilon = torch.tensor([config.epsilon_final], device=device)
-        self.metric_names = (*METRICS, *self._update.names)
+        super().__init__(agent, config, exchange, task)
+        self._minibatches = Minibatches(config, exchange.num_sharing, task.seed, self.device)
+        self.parts.append(self._minibatches)
+        self._final_epsilon = torch.tensor([config.epsilon_final], device=self.device)
         self._set_epsilon(0.0)
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds beside the exchange's."""
-        progress = {"epsilon_progress": self._progress}
-        return {**progress, **self._minibatches.get_state(), **self._update.get_state()}
+        """Return the state for a checkpoint, without parameters and optimizer state."""
+        return {"epsilon_progress": self._progress, **super().get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        self._minibatches.set_state(state)
-        self._update.set_state(state)
+        """Continue from a state of `get_state`."""
+        super().set_state(state)
         self._set_epsilon(state["epsilon_progress"])
 
     def update(
         self, batch: RolloutTensors, progress: float, steps: int | None = None
     ) -> dict[str, Tensor]:
-        """Optimizer steps on ``batch``; ``progress`` in [0, 1] is for the schedules.
+        """Make optimizer steps on minibatches of a rollout; see `Learner.update`.
 
-        Returns metrics, means over these steps, as 0-d tensors on the batch's device, without
-        waiting for it. ``epsilon`` is that of the next rollout.
+        Returns:
+            Means of the metrics over the steps.
         """
-        config = self.config
-        observation, whole = self._prepare(batch)
-        if is_recorded := self.agent.graphs is not None:
-            observation, whole = self._held.hold((observation, whole))
-        lr = config.lr * config.remaining(progress)
-        for chosen, sequences in self._minibatches.of(batch):
-            given = Fixed((observation, whole)) if is_recorded else (observation, whole)
-            self._update.run(self._evaluate, lr, given, chosen, sequences)
-        if steps is not None and self._schedule_steps is not None:
-            progress = min(1.0, steps / self._schedule_steps)  # of the next rollout
+        whole = self.prepare(batch)
+        held = self.optimizer.hold(whole)
+        for chosen in self._minibatches.of(batch):
+            minibatch = Deferred(choose, (held, *chosen))
+            self.optimizer.minimize(self.loss, minibatch, lr=self.learning_rate(progress))
+        if steps is not None and self.task.schedule_steps is not None:
+            progress = min(1.0, steps / self.task.schedule_steps)  # of the next rollout
         self._set_epsilon(progress)
         mean_return = masked_mean(whole.return_, whole.valid)
-        return self._update.take(mean_value_target=mean_return, epsilon=self.agent.epsilon.mean())
-
-    def _evaluate(
-        self, steps: tuple[Any, Minibatch], chosen: Tensor, sequences: Sequences | None
-    ) -> tuple[Tensor, dict[str, Tensor], Tensor, None]:
-        observation, whole = steps
-        minibatch = Minibatch(*(rows_of(field, chosen) for field in whole))
-        loss, metrics = self._compute_losses(rows_of(observation, chosen), minibatch, sequences)
-        return loss, metrics, minibatch.valid.sum(), None
-
-    def _compute_losses(
-        self, observation: Any, batch: Minibatch, sequences: Sequences | None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return what each sample adds to the loss, ``[N]``, and metrics."""
-        seen, mask = split_mask(observation)
-        q_value = self._q_values(seen, sequences)
-        error = squared_loss(q_value, batch.action, batch.return_)
-        loss = masked_shares(error, batch.valid)
-        best = masked_mean(best_values(q_value.detach(), mask), batch.valid)
-        return loss, {"loss": loss.detach().sum(), "q_value": best}
+        epsilon = self.agent.epsilon.mean()
+        return self.optimizer.take_metrics(mean_value_target=mean_return, epsilon=epsilon)
 
     @torch.no_grad()
-    def _prepare(self, batch: RolloutTensors) -> tuple[Any, Minibatch]:
-        """Observations ``[T * B, ...]``, and all steps as one `Minibatch`."""
+    def prepare(self, batch: RolloutTensors) -> PQNBatch:
+        """Return all steps of a rollout, ``[T * B]``, with returns.
+
+        Args:
+            batch: the rollout, ``[T, B]``.
+        """
         T, B = batch.reward.shape
         config = self.config
         observation = all_steps(map_leaves(lambda each: each[:T], batch.observation))
@@ -224,16 +188,33 @@ class PQN:
             batch.reward, batch.terminated, batch.truncated, batch.valid, final_value, config.gamma
         )
         return_ = lambda_returns(reward, discount, next_value, config.q_lambda)
-        steps = (each.flatten() for each in (batch.action, return_, batch.valid))
-        return observation, Minibatch(*steps)
+        return PQNBatch(
+            action=batch.action.flatten(),
+            return_=return_.flatten(),
+            valid=batch.valid.flatten(),
+            observation=observation,
+        )
+
+    def loss(self, batch: PQNBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return what each of ``N`` steps adds to the loss, ``[N]``, and metrics.
+
+        Args:
+            batch: the minibatch.
+        """
+        seen, mask = split_mask(batch.observation)
+        q_value = self._q_values(seen, batch.sequences)
+        error = squared_loss(q_value, batch.action, batch.return_)
+        loss = masked_shares(error, batch.valid)
+        best = masked_mean(best_values(q_value.detach(), mask), batch.valid)
+        return loss, {"loss": loss.detach().sum(), "q_value": best}
 
     def _best_values(self, observation: Any, sequences: Sequences | None) -> Tensor:
-        """``[N]`` of ``observation``, ``[N, ...]``."""
+        """Return the largest values, ``[N]``, of ``observation``, ``[N, ...]``."""
         seen, mask = split_mask(observation)
         return best_values(self._q_values(seen, sequences), mask)
 
     def _q_values(self, observation: Tensor, sequences: Sequences | None) -> Tensor:
-        """``[N, A]`` float32 of ``observation``, ``[N, ...]``, with gradient."""
+        """Return values of all actions, ``[N, A]`` float32, with gradient."""
         agent, precision = self.agent, self.config.precision
         output, _ = evaluate_q(agent.model, observation, precision, sequences)
         return agent.q_values(output)

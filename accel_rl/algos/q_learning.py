@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents import QAgent
-from accel_rl.agents.distributions import masked
+from accel_rl.agents.distributions import masked, split_mask
+from accel_rl.algos.replay import SequenceBatch, Transitions
 from accel_rl.algos.task import NetworkSpec
-from accel_rl.models import QHead, Sequences, make_model
+from accel_rl.models import QHead, QModel, RecurrentModel, Sequences, make_model
 from accel_rl.models.memory import run
-from accel_rl.spaces import first_leaf, without_mask
+from accel_rl.spaces import first_leaf, map_leaves, without_mask
 
 MIN_PRIORITY = 1e-6
 """a priority of 0 could never be drawn, and so never change, again"""
@@ -92,6 +93,86 @@ def linear_epsilon(initial: float, final: Tensor, progress: float) -> Tensor:
     """Return epsilon, ``[B]`` or ``[1]`` as ``final``, with ``progress`` of its schedule done."""
     # Not initial + progress * (final - initial), in which rounding loses a final one of 1e-8.
     return (1 - progress) * initial + progress * final
+
+
+class QOutputs(NamedTuple):
+    """Of ``M`` steps: `QModel`'s outputs, ``[M, A, K]``, of which `online` alone has a gradient.
+
+    ``choosing``: where the return ends, of the network that chooses the action there, and
+    ``target`` of the one that values it. ``mask``, ``next_mask``: action masks ``[M, A]``, or None.
+    """
+
+    online: Tensor
+    mask: Tensor | None
+    target: Tensor
+    choosing: Tensor
+    next_mask: Tensor | None
+
+
+def transition_outputs(
+    agent: QAgent, target: QModel, batch: Transitions, precision: str, *, double: bool
+) -> QOutputs:
+    """Return what is needed of ``N`` transitions. ``double``: the online network chooses."""
+    observation, mask = split_mask(batch.observation)
+    online, _ = evaluate_q(agent.model, observation, precision)
+    next_observation, next_mask = split_mask(batch.next_observation)
+    with torch.no_grad():
+        behind, _ = evaluate_q(target, next_observation, precision)
+        choosing = behind
+        if double:
+            choosing, _ = evaluate_q(agent.model, next_observation, precision)
+    return QOutputs(online, mask, behind, choosing, next_mask)
+
+
+def sequence_outputs(
+    agent: QAgent,
+    target: RecurrentModel,
+    batch: SequenceBatch,
+    precision: str,
+    *,
+    burn_in: int,
+    double: bool,
+) -> QOutputs:
+    """Return what is needed of the ``L * N`` steps of sequences.
+
+    Both networks begin with the stored state, which the burn-in renews, each with its own
+    parameters and without gradient. ``double``: the online network chooses.
+    """
+    observation, mask = split_mask(batch.observation)
+    (R, C), (L, N) = batch.is_first.shape, batch.action.shape
+
+    def unroll(model: RecurrentModel, columns: slice) -> Tensor:
+        """``[(R - burn_in) * n, A, K]``."""
+        seen = observation
+        if columns != slice(0, C):
+            seen = map_leaves(lambda each: _columns(each, C, columns), observation)
+        own = batch.sequences.of(columns)
+        first = burn_in * own.is_first.shape[1]
+        if burn_in:
+            burnt = map_leaves(lambda each: each[:first], seen)
+            with torch.no_grad():
+                _, state = evaluate_q(model, burnt, precision, own.rows(slice(0, burn_in)))
+            assert state is not None, "the network has a memory"
+            own = own.rows(slice(burn_in, R))._replace(state=state)
+            seen = map_leaves(lambda each: each[first:], seen)
+        return evaluate_q(model, seen, precision, own)[0]
+
+    online = unroll(agent.model, slice(0, N))
+    with torch.no_grad():
+        value = choosing = unroll(target, slice(0, C))
+        if double:
+            choosing = online.detach()
+            if C > N:
+                finals = unroll(agent.model, slice(N, C))
+                pair = [_by_rows(each, R - burn_in) for each in (choosing, finals)]
+                choosing = torch.cat(pair, 1).flatten(0, 1)
+    index = batch.end.flatten()
+    own_mask = next_mask = None
+    if mask is not None:
+        own_mask = _by_rows(_columns(mask, C, slice(0, N)), R)[burn_in : burn_in + L].flatten(0, 1)
+        next_mask = mask[index]
+    index = index - burn_in * C
+    return QOutputs(online[: L * N], own_mask, value[index], choosing[index], next_mask)
 
 
 @torch.no_grad()
@@ -233,6 +314,16 @@ def importance_weights(probability: Tensor, least: Tensor, beta: float) -> Tenso
     Schaul et al. 2016 (arXiv:1511.05952), section 3.4. The number of steps in the replay cancels.
     """
     return (least / probability).pow(beta).float()
+
+
+def _columns(rows: Tensor, num: int, columns: slice) -> Tensor:
+    """``[R * n, ...]`` of ``[R * num, ...]``."""
+    return _by_rows(rows, len(rows) // num)[:, columns].flatten(0, 1)
+
+
+def _by_rows(rows: Tensor, num: int) -> Tensor:
+    """``[num, n, ...]`` of ``[num * n, ...]``."""
+    return rows.view(num, -1, *rows.shape[1:])
 
 
 def _check_shapes(first: Tensor, *others: Tensor) -> None:

@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from accel_rl.agents import RolloutTensors
-from accel_rl.algos.learner_config import LearnerConfig, require
-from accel_rl.algos.replay import ReplaySpec, SequenceBatch, SequenceSpec, Transitions, send
+from accel_rl.agents import Agent, RolloutTensors
+from accel_rl.algos.learner import LearnerConfig
+from accel_rl.algos.optimizer import as_metric
+from accel_rl.algos.replay import ReplaySpec, SequenceBatch, Transitions, send
 from accel_rl.algos.task import Batch, LearnerSpec, RunOptions, SamplerOptions
-from accel_rl.algos.update import as_metric
-from accel_rl.options import option
+from accel_rl.options import option, require
 from accel_rl.spaces import map_leaves
 
 
@@ -58,12 +58,12 @@ class ReplayConfig(LearnerConfig):
         """Rewards in a return."""
         return 1
 
-    def replay_spec(self, task: LearnerSpec, sequences: SequenceSpec | None = None) -> ReplaySpec:
+    def replay_spec(self, task: LearnerSpec, agent: Agent) -> ReplaySpec:
         """Return what the replay of one learner holds.
 
         Args:
-            task: What the learner has to do.
-            sequences: What is drawn; None: single steps.
+            task: the part of the run that the learner has.
+            agent: the agent of the learner.
 
         Raises:
             ValueError: The replay does not fit the rollouts of all learners together.
@@ -78,7 +78,6 @@ class ReplayConfig(LearnerConfig):
             frame_stack=env.frame_stack,
             n_step=self.return_steps,
             gamma=self.gamma,
-            sequences=sequences,
         )
         return replace(whole, size=-(-whole.size // num_learners), num_envs=task.num_envs)
 

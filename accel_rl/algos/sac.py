@@ -1,8 +1,7 @@
 """Soft actor-critic (SAC): continuous control from a replay memory.
 
-Every algorithm here has the same skeleton: prepare (replay insert and sample), loss per sample,
-`Update.step`. Here the three losses of policy, critics and alpha make one update: none of
-them has a gradient in the others' parameters, and Adam treats each parameter by itself.
+The three losses of policy, critics and alpha make one update: none of them has a gradient in the
+others' parameters, and Adam treats each parameter by itself.
 
 Haarnoja et al. 2018, arXiv:1812.05905. docs/algorithms/sac.md lists deviations.
 """
@@ -22,16 +21,15 @@ from torch.nn import functional as F
 
 from accel_rl.agents import Agent
 from accel_rl.agents.bounded import BoundedAgent
-from accel_rl.algos.learner_config import name_of, require
-from accel_rl.algos.replay import Replay, ReplaySpec, Transitions
+from accel_rl.algos.learner import name_of
+from accel_rl.algos.optimizer import masked_shares, sums
+from accel_rl.algos.replay import Transitions
 from accel_rl.algos.replay_config import ReplayConfig
 from accel_rl.algos.replay_learner import ReplayLearner
 from accel_rl.algos.task import LearnerSpec, NetworkSpec
-from accel_rl.algos.update import masked_shares, sums
-from accel_rl.graphs import Fixed
 from accel_rl.models.soft import SoftModel, flat
-from accel_rl.options import option
-from accel_rl.parallel import ALONE, Adam, Exchange, Ranks
+from accel_rl.options import option, require
+from accel_rl.parallel import Adam, Exchange
 from accel_rl.spaces import map_leaves, size_of
 
 
@@ -82,19 +80,17 @@ class SACConfig(ReplayConfig):
         model = SoftModel(env.observation, size_of(env.action), alpha).to(network.device)
         return BoundedAgent(model, env.action, explore, decide, network.graphs)
 
-    def evaluating(self, agent: Agent) -> BoundedAgent:
+    def evaluating(self, agent: Agent) -> Agent:
         """Return an agent of the same network that takes the mean."""
-        assert isinstance(agent, BoundedAgent)
         return agent.greedy()
 
-    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> SAC:
+    def make_learner(self, agent: Any, exchange: Exchange, task: LearnerSpec) -> SAC:
         """Return the learner of ``agent``, of `make_agent`, with a replay.
 
         Raises:
             ValueError: The replay does not fit these rollouts, or the memory of its device.
         """
-        assert isinstance(agent, BoundedAgent)
-        return SAC(agent, self, exchange, self.replay_spec(task), task.seed, task.ranks)
+        return SAC(agent, self, exchange, task)
 
 
 class SoftLoss(NamedTuple):
@@ -159,28 +155,21 @@ def decide(model: SoftModel, observation: Tensor) -> Tensor:
 class SAC(ReplayLearner):
     """The learner of soft actor-critic, with an agent of `SACConfig.make_agent`.
 
-    `ReplayLearner` has the arguments. ``seed`` is for the actions in updates, too.
+    `ReplayLearner` has the arguments. The seed of the task is for the actions in updates, too.
     """
 
     agent: BoundedAgent
     config: SACConfig
+    metrics = (*SoftLoss._fields[1:], "q_value", "entropy", "alpha")
 
     def __init__(
-        self,
-        agent: BoundedAgent,
-        config: SACConfig,
-        exchange: Exchange,
-        replay_spec: ReplaySpec,
-        seed: int,
-        ranks: Ranks = ALONE,
+        self, agent: BoundedAgent, config: SACConfig, exchange: Exchange, task: LearnerSpec
     ) -> None:
-        super().__init__(agent, config, exchange, replay_spec, seed, ranks)
+        super().__init__(agent, config, exchange, task)
         self._target = copy.deepcopy(agent.model.critics).requires_grad_(False)
         self._targets = list(self._target.parameters())
         self._critics = list(agent.model.critics.parameters())
         self._target_entropy = -float(agent.num_actions)
-        own = (*SoftLoss._fields[1:], "q_value", "entropy", "alpha")
-        self.metric_names = (*own, *self.metric_names)
         self.adjust()
 
     def get_state(self) -> dict[str, Any]:
@@ -199,39 +188,22 @@ class SAC(ReplayLearner):
 
     def learn(self, progress: float) -> None:
         """Make an optimizer step, and move the target critics towards the critics."""
-        config, replay = self.config, self.replay
-        lr = config.lr * config.remaining(progress)
-        noise = self.noise(2, self.batch_size, self.agent.num_actions)
-        if self.gathers and isinstance(replay, Replay):
-            at = replay.draw_uniformly(self.batch_size, self._generator)
-            self.optimizer.run(self._gather, lr, Fixed(at), noise, replay.has_finals)
-        else:
-            self.optimizer.run(self._evaluate, lr, self.draw(), noise)
+        batch, noise = self.draw(), self.noise(2, self.batch_size, self.agent.num_actions)
+        self.optimizer.minimize(self.loss, batch, noise, lr=self.learning_rate(progress))
         with torch.no_grad():
-            torch._foreach_lerp_(self._targets, self._critics, config.tau)
+            torch._foreach_lerp_(self._targets, self._critics, self.config.tau)
 
     def adjust(self) -> None:
         """Take random actions until the first update."""
         self.agent.is_random = self.pace.awaits_first
 
-    def _gather(
-        self, at: tuple[Tensor, Tensor], noise: Tensor, has_finals: bool
-    ) -> tuple[Tensor, dict[str, Tensor], Tensor, None]:
-        assert isinstance(self.replay, Replay)
-        return self._evaluate(self.replay.gather(*at), noise)
-
-    def _evaluate(
-        self, batch: Transitions, noise: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor], Tensor, None]:
-        loss, metrics = self._compute_losses(batch, noise)
-        return loss, metrics, batch.valid.sum(), None
-
-    def _compute_losses(
-        self, batch: Transitions, noise: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, batch: Transitions, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return what each sample adds to the losses, ``[N]``, and metrics.
 
-        ``noise``: ``[2, N, D]`` standard normal numbers, for actions behind and in front.
+        Args:
+            batch: the transitions.
+            noise: standard normal numbers ``[2, N, D]``, for the actions after the transitions and
+                before them.
         """
         with self.autocast():
             model, valid = self.agent.model, batch.valid

@@ -10,7 +10,6 @@ docs/algorithms/ga3c.md lists deviations from the paper and its code.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -20,12 +19,12 @@ from torch import Tensor
 from accel_rl.agents import Agent, PolicyAgent
 from accel_rl.algos.a2c import A2CLoss
 from accel_rl.algos.actor_critic import evaluate, make_policy_agent
-from accel_rl.algos.learner_config import LearnerConfig, name_of, require
+from accel_rl.algos.learner import LearnerConfig, name_of
+from accel_rl.algos.optimizer import Optimizer, sums
 from accel_rl.algos.task import LearnerSpec, NetworkSpec, RunOptions
-from accel_rl.algos.update import Update, sums
-from accel_rl.graphs import Fixed, Graphs
+from accel_rl.graphs import Graphs
 from accel_rl.models import PolicyValue, Sequences
-from accel_rl.options import option
+from accel_rl.options import option, require
 from accel_rl.parallel import Exchange, RMSProp
 
 LOG_EPS = 1e-6
@@ -260,17 +259,14 @@ class GA3C:
     ) -> None:
         self.config = config
         self._agent = agent
-        self._exchange = exchange
-        self._update = Update(config, exchange, graphs)
-        self._is_recorded = graphs is not None
-        self.metric_names = (*A2CLoss._fields[1:], "mean_value_target", *self._update.names)
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint, without the exchange's."""
-        return self._update.get_state()
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        self._update.set_state(state)
+        self.optimizer = Optimizer(
+            exchange,
+            graphs,
+            log_norms=config.log_norms,
+            gradient_cosine_interval=config.gradient_cosine_interval,
+        )
+        self.metric_names = (*A2CLoss._fields[1:], "mean_value_target", *self.optimizer.names)
+        self.get_state, self.set_state = self.optimizer.get_state, self.optimizer.set_state
 
     def update(self, batch: Samples, progress: float) -> dict[str, Tensor]:
         """Take one optimizer step on ``batch``; ``progress`` in [0, 1] is for the schedule.
@@ -278,12 +274,12 @@ class GA3C:
         Return metrics as 0-d tensors on the batch's device, without waiting for it. With graphs
         batches of equal size must be in the same memory.
         """
-        rate = self.config.lr * self.config.remaining(progress)
-        given = Fixed(batch) if self._is_recorded else batch
-        self._update.run(self._compute, rate, given)
-        return self._update.take()
+        lr = self.config.lr * self.config.remaining(progress)
+        self.optimizer.minimize(self.loss, self.optimizer.hold(batch, stays=True), lr=lr)
+        return self.optimizer.take_metrics()
 
-    def _compute(self, batch: Samples) -> tuple[Tensor, dict[str, Tensor], None, None]:
+    def loss(self, batch: Samples) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return what each sample adds to the loss, ``[N]``, and metrics."""
         config, weight = self.config, batch.weight
         output = self._evaluate(batch)
         return_, advantage = self._targets(output, batch)
@@ -298,7 +294,7 @@ class GA3C:
             return_.mean() if weight is None else (return_ * weight).sum() / N
         )
         total = loss.total if config.loss_reduction == "sum" else loss.total / N
-        return total, metrics, None, None
+        return total, metrics
 
     def _evaluate(self, batch: Samples) -> PolicyValue:
         observation, precision = batch.observation, self.config.precision

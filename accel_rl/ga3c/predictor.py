@@ -45,7 +45,7 @@ class Predictor:
         self._graphs = None if agent.remembers else graphs
         if self._graphs is not None:
             self._put = Places(2 * most, device).put  # each may have a last observation
-            (self._act,) = self._graphs.whole(self._act, kind="actions")
+            self._act = self._graphs.recorded(self._act, kind="actions")
 
     @torch.no_grad()
     def __call__(
@@ -63,8 +63,6 @@ class Predictor:
         if self._graphs is not None:
             inputs = [Fixed(each) for each in inputs]
         action, value, probability, after = self._act(*inputs)
-        if self._graphs is not None:
-            self._graphs.count("actions", is_replayed=self._act.is_replayed)
         n = len(noise)
         value = value[: len(observation)].cpu().numpy()  # waits for the device
         told = None if probability is None else probability[:n].cpu().numpy()

@@ -148,9 +148,9 @@ class VersionExchange(Exchange):
             self.close()
             self._take_over()
 
-    def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
-        """Make a version, and take the latest over; see `Exchange.step`."""
-        norm, self.made = self.versions.update(self.parameters.gradient, lr)
+    def apply(self, rate: float | Tensor) -> Tensor:
+        """Make a version, and take the latest over; see `Exchange.apply`."""
+        norm, self.made = self.versions.update(self.parameters.gradient, float(rate))
         self.pull()
         return norm
 

@@ -53,7 +53,7 @@ class AllReduce(Local):
         self.parameters.gradient.mul_(self._weight)
 
     def reduce(self) -> None:
-        """Add up the gradients of all learners, each of which must come here equally often."""
+        """Add up the gradients of all learners, all of whom must call this equally often."""
         self._reduce(self._group.sum_, self.parameters.gradient_and_more)
 
     def apply(self, rate: float | Tensor) -> Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -26,7 +25,7 @@ State = dict[str, dict[str, Tensor]]
 "counts", with "num_updates", 0-d int64."""
 
 
-class Exchange(Protocol):
+class Exchange:
     """Applies the gradient of one learner to its parameters, alone or together with others.
 
     The methods of this class are those of a learner without others.
@@ -42,23 +41,58 @@ class Exchange(Protocol):
 
     @property
     def num_updates(self) -> int:
-        """Number of calls of `step` so far."""
-        ...
+        """Number of updates so far."""
+        raise NotImplementedError
 
     def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
         """Update the parameters with the gradient in ``parameters.gradient``.
 
-        Afterwards ``parameters.gradient`` holds the gradient that was used, clipped.
+        Its parts are `advance`, `pack`, `reduce` and `apply`. CUDA graphs of `Local` and
+        subclasses hold `pack` and `apply`.
 
         Args:
             lr: learning rate.
+            weight: see `pack`.
+
+        Returns:
+            See `apply`.
+        """
+        rate = self.advance(lr)
+        self.pack(weight)
+        self.reduce()
+        return self.apply(rate)
+
+    def advance(self, lr: float) -> float:
+        """Count one update, and return the argument of `apply`.
+
+        Args:
+            lr: learning rate.
+        """
+        return lr
+
+    def pack(self, weight: Tensor | None) -> None:
+        """Prepare the gradient in ``parameters.gradient`` for `reduce`.
+
+        Args:
             weight: number of samples that the gradient is a mean over, 0-d. It weights this
                 learner's gradient where several share the update. None: all have equally many.
+        """
+
+    def reduce(self) -> None:
+        """Combine the gradients of all learners that share the update. Alone: nothing to do."""
+
+    def apply(self, rate: float | Tensor) -> Tensor:
+        """Clip the gradient and update the parameters.
+
+        Afterwards ``parameters.gradient`` holds the gradient that was used, clipped.
+
+        Args:
+            rate: result of `advance`.
 
         Returns:
             L2 norm of the gradient that was used, before clipping: 0-d, on the device.
         """
-        ...
+        raise NotImplementedError
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum of a tensor over the learners that share an update. All must call it.
@@ -95,9 +129,13 @@ class Exchange(Protocol):
         """
         return {}
 
-    def state_dict(self) -> State: ...
+    def state_dict(self) -> State:
+        """Return the state to save."""
+        raise NotImplementedError
 
-    def load_state_dict(self, state: State) -> None: ...
+    def load_state_dict(self, state: State) -> None:
+        """Continue from a saved state."""
+        raise NotImplementedError
 
 
 class Local(Exchange):
@@ -128,46 +166,14 @@ class Local(Exchange):
         self._clipping = max_gradient_norm, gradient_norm_eps
         self._lr = math.nan
 
-    def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
-        """Update the parameters; see `Exchange.step`.
-
-        Its four parts are `advance`, `pack`, `reduce` and `apply`. CUDA graphs hold the second and
-        the last.
-        """
-        rate = self.advance(lr)
-        self.pack(weight)
-        self.reduce()
-        return self.apply(rate)
-
     def advance(self, lr: float) -> float:
-        """Count one step, and return the rule's rate in it.
-
-        Args:
-            lr: learning rate.
-        """
+        """Count one update, and return the rule's rate in it."""
         self.num_updates += 1
         self._lr = lr
         return self._rule.rate(lr, self.num_updates)
 
-    def pack(self, weight: Tensor | None) -> None:
-        """Prepare the gradient for `reduce`.
-
-        Args:
-            weight: see `Exchange.step`.
-        """
-
-    def reduce(self) -> None:
-        """Combine the gradients of all learners that share the update. Alone: nothing to do."""
-
     def apply(self, rate: float | Tensor) -> Tensor:
-        """Clip the gradient and apply the rule.
-
-        Args:
-            rate: the rule's rate, of `advance`.
-
-        Returns:
-            L2 norm of the gradient before clipping, 0-d.
-        """
+        """Clip the gradient and apply the rule; see `Exchange.apply`."""
         flat = self.parameters
         norm = clip_gradient_(flat.gradient, *self._clipping)
         self._rule.step_(flat.parameter, flat.gradient, self._rule_state, rate)

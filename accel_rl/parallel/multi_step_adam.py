@@ -72,20 +72,18 @@ class MultiStepAdam(StoreExchange):
         self._num_unsynced = 0
         self.pull()
 
-    def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
-        """Take a step of Adam; visit the store in every ``sync_period``-th. See `Exchange.step`."""
+    def apply(self, rate: float | Tensor) -> Tensor:
+        """Take a step of Adam, and visit the store in each ``sync_period``-th call."""
         gradient = self.parameters.gradient
         norm = clip_gradient_(gradient, *self._clipping)
-        self.num_updates += 1
         self._num_unsynced += 1
-        self._lr = lr
         for chunk in self._store.chunks:
             sum_step = self._sums[0, chunk.elements]
             _, mean, mean_square = self._local[:, chunk.elements]
             state = {"mean": mean, "mean_square": mean_square}
-            rate = self._adam.rate(lr, self._seen[chunk.index] + self._num_unsynced)
+            own = self._adam.rate(self._lr, self._seen[chunk.index] + self._num_unsynced)
             # The step does not depend on what it is added to.
-            self._adam.step_(sum_step, gradient[chunk.elements], state, rate)
+            self._adam.step_(sum_step, gradient[chunk.elements], state, own)
         sum_step, sum_g, sum_square = self._sums
         torch.add(self._local[0], sum_step, out=self.parameters.parameter)
         torch.add(gradient, sum_g, alpha=self._adam.beta1, out=sum_g)

@@ -138,15 +138,19 @@ class StoreExchange(Exchange):
         self._lr = math.nan
         self._take_over()
 
-    def step(self, lr: float, weight: Tensor | None = None) -> Tensor:
-        """Push the gradient into the store, and take its parameters; see `Exchange.step`."""
-        norm = clip_gradient_(self.parameters.gradient, *self._clipping)
+    def advance(self, lr: float) -> float:
+        """Count one update by this learner, and return the learning rate."""
         self.num_updates += 1
         self._lr = lr
+        return lr
+
+    def apply(self, rate: float | Tensor) -> Tensor:
+        """Push the gradient into the store, and take its parameters; see `Exchange.apply`."""
+        norm = clip_gradient_(self.parameters.gradient, *self._clipping)
 
         def change(chunk: Chunk, num_updates: int, block: Block) -> None:
-            rate = self._rule.rate(lr, num_updates + 1)
-            self._rule.step_(block.parameters, self._gradients[chunk.index], block.state, rate)
+            own = self._rule.rate(self._lr, num_updates + 1)  # by the updates of the chunk
+            self._rule.step_(block.parameters, self._gradients[chunk.index], block.state, own)
 
         self._push(1, change)
         return norm

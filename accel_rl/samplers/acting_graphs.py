@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from accel_rl.agents import Agent
-from accel_rl.graphs import Graphs, Held, Pool, Recording
+from accel_rl.graphs import Fixed, Graphs, Pool, Recording
 
 MOST_ROW_GRAPHS = 128
 """of rows and groups together that have a graph each"""
@@ -34,7 +34,7 @@ class ActingGraphs:
         self._agent, self._graphs, self._device = agent, graphs, device
         self._recordings: dict[Hashable, Recording] = {}
         self._num_warm: dict[Hashable, int] = {}
-        self._epsilon, self._normalizer = Held(), Held()
+        self._epsilon, self._normalizer = Fixed(None), Fixed(None)
         self._held: Any = None
         self._normal: tuple[Any, Any] = None, None  # the agent's, and the same where it stays
         self._pool = Pool()
@@ -78,7 +78,7 @@ class ActingGraphs:
         epsilon = self._agent.epsilon
         if epsilon is None or epsilon is self._held:
             return
-        held = self._epsilon.hold(epsilon)
+        held = self._epsilon.hold(epsilon).tree
         if self._held is None or held.data_ptr() != self._held.data_ptr():
             self._recordings.clear()
         self._held = self._agent.epsilon = held
@@ -87,5 +87,5 @@ class ActingGraphs:
         """Return the agent's normalizer, of which each rollout may have another, in one place."""
         given = self._agent.normalizer
         if given is not self._normal[0]:
-            self._normal = given, None if given is None else self._normalizer.hold(given)
+            self._normal = given, None if given is None else self._normalizer.hold(given).tree
         return self._normal[1]

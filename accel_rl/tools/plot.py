@@ -16,7 +16,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from accel_rl.algos.norms import KINDS
-from accel_rl.algos.update import COSINE
+from accel_rl.algos.optimizer import COSINE
 from accel_rl.runs.figures import (
     COLOURS,
     EngFormatter,

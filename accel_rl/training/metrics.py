@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from accel_rl.algos.update import as_metric
+from accel_rl.algos.optimizer import as_metric
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import Exchange, Team, TeamError
 from accel_rl.runs.tables import EPISODE_WINDOW

@@ -15,7 +15,7 @@ from typing import Any
 
 from accel_rl import presets
 from accel_rl.algos import A2CConfig, DQNConfig, PPOConfig, PQNConfig
-from accel_rl.algos.learner_config import LearnerConfig
+from accel_rl.algos.learner import LearnerConfig
 from accel_rl.config import TrainConfig
 from accel_rl.envs.minatar import PREFIX
 from accel_rl.ga3c.learner import GA3CConfig

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from flat_views import check_views
-from made_rollouts import LinearModel, numbers
+from made_rollouts import LinearModel, numbers, task_of
 from tiers import first_quick
 from torch import Tensor
 
@@ -25,7 +25,7 @@ T, B, NUM_ACTIONS = 5, 4, 3
 def make_learner(model: PolicyValueModel, config: A2CConfig) -> tuple[A2C, FlatParameters]:
     flat = FlatParameters(model)
     exchange = Local(flat, config.rule, config.max_gradient_norm)
-    return A2C(PolicyAgent(model), config, exchange), flat
+    return A2C(PolicyAgent(model), config, exchange, task_of(T, B)), flat
 
 
 def make_batch(seed: int = 0) -> RolloutTensors:

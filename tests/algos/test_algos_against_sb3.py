@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import stable_baselines3 as sb3
 import torch
-from made_rollouts import acted, made_rollout
+from made_rollouts import acted, made_rollout, task_of
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
@@ -142,7 +142,7 @@ def test_a2c_with_the_numbers_of_baselines() -> None:
         policy_kwargs={"optimizer_class": RMSpropTFLike, "optimizer_kwargs": rule},
         device="cpu",
     )
-    learner = A2C(PolicyAgent(model), config, exchange)
+    learner = A2C(PolicyAgent(model), config, exchange, task_of(T, B))
     compare(learner, exchange, model, other, tolerance=0.002)
 
 
@@ -176,6 +176,6 @@ def test_ppo_with_the_numbers_of_baselines() -> None:
         policy_kwargs={"optimizer_kwargs": {"eps": 1e-12}},
         device="cpu",
     )
-    learner = PPO(PolicyAgent(model), config, exchange, seed=0)
+    learner = PPO(PolicyAgent(model), config, exchange, task_of(T, B))
     # Without its epsilon Adam makes steps of rounding errors where gradients vanish.
     compare(learner, exchange, model, other, tolerance=0.02)

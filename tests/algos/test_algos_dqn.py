@@ -115,13 +115,14 @@ def test_power_of_importance_weights_rises_to_one_with_the_steps() -> None:
     learner, _, _ = make(
         prioritized=True, priority_beta=0.4, priority_beta_steps=96, training_intensity=1
     )
+    loss, draw = learner.loss, learner._priorities.draw
+    weights, drawn = [], []
+    learner.loss = lambda batch, weight: (weights.append(weight), loss(batch, weight))[1]
+    learner._priorities.draw = lambda *given: (drawn.append(draw(*given)), drawn[-1])[1]
     for batch, beta in zip(batches(), (0.55, 0.7, 0.85, 1.0, 1.0), strict=False):
         learner.update(batch, 0.0)
-        before = learner._generator.get_state()
-        weight = learner._draw()[2]
-        learner._generator.set_state(before)
-        probability = learner._priorities.draw(8, learner._generator)[2]
-        assert weight is not None
+        learner.learn(0.0)
+        weight, probability = weights[-1], drawn[-1][2]
         assert torch.allclose(weight, (probability.min() / probability).pow(beta).float())
     assert weight.unique().numel() > 1
 
@@ -323,7 +324,7 @@ def test_loss_of_a_transition_goes_with_its_importance_weight_and_is_0_where_not
         env=torch.zeros(5, dtype=torch.int64),
     )
     weight = torch.rand(5, generator=g)
-    loss, priority, metrics = learner._compute_losses(batch, weight)
+    loss, metrics, priority = learner.loss(batch, weight)
     q_value = agent.model(batch.observation).squeeze(2)
     best = agent.model(batch.next_observation).squeeze(2).max(1).values  # the target is a copy
     total = q_sum = 0.0
@@ -333,7 +334,8 @@ def test_loss_of_a_transition_goes_with_its_importance_weight_and_is_0_where_not
         huber = size**2 / 2 if size < 1 else size - 0.5
         expected = weight[i].item() * huber / 4 if batch.valid[i] else 0.0
         assert loss[i].item() == pytest.approx(expected, rel=1e-5)
-        assert priority[i].item() == pytest.approx(min(size, 1.0), rel=1e-5)
+        surprise = min(size, 1.0) if batch.valid[i] else 0.0
+        assert priority[i].item() == pytest.approx(surprise, rel=1e-5)
         total += expected
         q_sum += q_value[i].max().item() * batch.valid[i].item()
     assert metrics["loss"].item() == pytest.approx(total, rel=1e-5)
@@ -357,7 +359,7 @@ def test_rescaling_leaves_targets_that_neither_reward_nor_discount_changes() -> 
             step=torch.arange(5),
             env=torch.zeros(5, dtype=torch.int64),
         )
-        losses.append(learner._compute_losses(batch, None)[0])
+        losses.append(learner.loss(batch)[0])
     assert losses[0].max() > 0.01 and torch.allclose(*losses, rtol=1e-3, atol=1e-4)
 
 
@@ -388,7 +390,7 @@ def test_target_is_the_value_of_the_best_action_that_the_mask_allows(double: boo
         step=torch.arange(5),
         env=torch.zeros(5, dtype=torch.int64),
     )
-    loss, _, metrics = learner._compute_losses(batch, None)
+    loss, metrics, _ = learner.loss(batch)
     q_value = agent.model(seen).squeeze(2)
     target_value = learner._target_model(following).squeeze(2)
     online_value = agent.model(following).squeeze(2)
@@ -429,7 +431,7 @@ def test_target_distribution_is_that_of_the_best_action_that_the_mask_allows(dou
         step=torch.arange(5),
         env=torch.zeros(5, dtype=torch.int64),
     )
-    loss, _, _ = learner._compute_losses(batch, None)
+    loss, _, _ = learner.loss(batch)
     logits = learner._target_model(following)
     log_prob = agent.model(torch.zeros(1, 3))[0, 0].log_softmax(0)
     choices = [

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_rollouts import LinearModel, acted, numbers
+from made_rollouts import LinearModel, acted, numbers, task_of
 from torch import Tensor
 
 from accel_rl.agents import PolicyAgent, RolloutTensors
 from accel_rl.algos import PPO, PPOConfig
-from accel_rl.algos.ppo import Minibatch, PPOLoss, ppo_loss
+from accel_rl.algos.ppo import PPOBatch, PPOLoss, ppo_loss
 from accel_rl.models import PolicyValue
 from accel_rl.parallel import FlatParameters, Local
 
@@ -20,12 +20,12 @@ pytestmark = pytest.mark.numeric
 T, B, NUM_ACTIONS = 6, 4, 3
 
 
-def random_case(num_samples: int = 40) -> tuple[PolicyValue, Minibatch]:
+def random_case(num_samples: int = 40) -> tuple[PolicyValue, PPOBatch]:
     rng = np.random.default_rng(0)
     logits = torch.from_numpy(rng.normal(size=(num_samples, NUM_ACTIONS)))
     action = torch.from_numpy(rng.integers(NUM_ACTIONS, size=num_samples))
     chosen = logits.log_softmax(1).gather(1, action.unsqueeze(1)).squeeze(1)
-    batch = Minibatch(
+    batch = PPOBatch(
         action=action,
         return_=torch.from_numpy(rng.normal(size=num_samples)),
         advantage=torch.from_numpy(rng.normal(size=num_samples)),
@@ -37,7 +37,7 @@ def random_case(num_samples: int = 40) -> tuple[PolicyValue, Minibatch]:
 
 
 def slow_loss(
-    output: PolicyValue, batch: Minibatch, clip: float, clip_value: bool
+    output: PolicyValue, batch: PPOBatch, clip: float, clip_value: bool
 ) -> list[dict[str, float]]:
     """Of each sample; in the mean over valid ones."""
     names = "policy_loss", "value_loss", "entropy", "kl", "clip_fraction"
@@ -86,7 +86,7 @@ def one_sample(probability: float, advantage: float, clip: float = 0.2) -> tuple
     z = math.log(probability / (1 - probability))
     logits = torch.tensor([[0.0, z]], dtype=torch.float64, requires_grad=True)
     one = torch.ones(1, dtype=torch.float64)
-    batch = Minibatch(
+    batch = PPOBatch(
         action=torch.tensor([1]),
         return_=one,
         advantage=advantage * one,
@@ -123,7 +123,7 @@ def test_value_clipping_takes_gradient_from_values_that_ran_away() -> None:
     one = torch.ones(1, dtype=torch.float64)
     for value, gradient in ((1.1, -1.8), (1.5, 0.0)):  # -2 (2 - 1.1); 1.5 is clipped to 1.2
         v = torch.tensor([value], dtype=torch.float64, requires_grad=True)
-        batch = Minibatch(torch.tensor([0]), 2 * one, one, 0 * one, one, torch.tensor([True]))
+        batch = PPOBatch(torch.tensor([0]), 2 * one, one, 0 * one, one, torch.tensor([True]))
         loss = ppo_loss(PolicyValue(torch.zeros(1, 2).double(), v), batch, 0.2, True, 1.0, 0.0)
         (found,) = torch.autograd.grad(loss.value_loss, v)
         assert found.item() == pytest.approx(gradient)
@@ -139,7 +139,7 @@ def make_learner(seed: int = 0, **options: Any) -> tuple[PPO, LinearModel, Local
     config = PPOConfig(**{"minibatch_size": 8, **options})
     model = LinearModel()
     exchange = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
-    return PPO(PolicyAgent(model), config, exchange, seed), model, exchange
+    return PPO(PolicyAgent(model), config, exchange, task_of(T, B, seed)), model, exchange
 
 
 def make_batch() -> RolloutTensors:

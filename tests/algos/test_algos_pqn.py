@@ -133,7 +133,7 @@ def test_targets_are_mixtures_of_returns_from_the_best_allowed_values(
 ) -> None:
     learner, model, _ = make(minibatch_size=minibatch_size)
     batch = make_batch(is_masked)
-    _, steps = learner._prepare(batch)
+    steps = learner.prepare(batch)
     found = steps.return_.view(T, B)
     for t in range(T):
         for b in range(B):
@@ -146,12 +146,12 @@ def test_targets_are_mixtures_of_returns_from_the_best_allowed_values(
 def test_time_limits_are_ends_if_they_are_to_be_but_lost_workers_are_none() -> None:
     learner, _, _ = make(bootstrap_on_truncation=False)
     batch = make_batch()
-    _, steps = learner._prepare(batch)
+    steps = learner.prepare(batch)
     ended, _, _ = make()
     as_ends = batch.truncated & batch.valid
-    _, expected = ended._prepare(batch._replace(terminated=batch.terminated | as_ends))
+    expected = ended.prepare(batch._replace(terminated=batch.terminated | as_ends))
     torch.testing.assert_close(steps.return_, expected.return_)
-    _, other = ended._prepare(batch)
+    other = ended.prepare(batch)
     assert not torch.allclose(steps.return_, other.return_)
 
 
@@ -225,8 +225,8 @@ def test_epsilon_and_learning_rate_follow_the_share_of_the_run(monkeypatch) -> N
     options: Any = {"epsilon_final": 0.05, "exploration_fraction": 0.5, "lr": 0.1, "epochs": 1}
     learner, _, exchange = make(minibatch_size=T * B, lr_schedule="linear", **options)
     rates: list[float] = []
-    step = exchange.step
-    monkeypatch.setattr(exchange, "step", lambda lr, weight: rates.append(lr) or step(lr, weight))
+    advance = exchange.advance
+    monkeypatch.setattr(exchange, "advance", lambda lr: rates.append(lr) or advance(lr))
     assert learner.agent.epsilon.tolist() == [1.0]
     epsilons = []
     for progress in (0.0, 0.25, 0.5, 0.9, 1.0):

@@ -175,12 +175,13 @@ def test_higher_one_of_the_critics_has_no_say(twin: int) -> None:
     learner, agent = make()
     for number in range(3):
         learner.replay.append(rollout(number))
-    given = learner.draw(), learner.noise(2, 8, 2)
+    batch = learner.draw()
+    given = batch.make(*batch.inputs), learner.noise(2, 8, 2)
     for critics, name in ((learner._target, "critic_loss"), (agent.model.critics, "actor_loss")):
         found = []
         for bias in (1e2, 1e3):
             critics.layers[-1].bias.data[twin] = bias
-            found.append(learner._compute_losses(*given)[1][name])
+            found.append(learner.loss(*given)[1][name])
         assert torch.equal(*found)
 
 
@@ -213,7 +214,7 @@ def test_learner_goes_on_from_a_state_to_the_bit() -> None:
     for number in range(4):
         whole.update(rollout(number), 0.0)
     parted, other = make(1, save_replay=True)
-    parted._exchange.load_state_dict(whole._exchange.state_dict())
+    parted.exchange.load_state_dict(whole.exchange.state_dict())
     parted.set_state(whole.get_state())
     for number in (4, 5):
         whole.update(rollout(number), 0.0)

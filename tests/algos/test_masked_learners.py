@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_rollouts import acted
+from made_rollouts import acted, task_of
 from torch import Tensor
 
 from accel_rl.agents import PolicyAgent, RolloutTensors
@@ -111,9 +111,9 @@ def make_learner(kind: str, agent: Any, **options: Any) -> tuple[A2C | PPO, Flat
     flat = FlatParameters(agent.model)
     if kind == "a2c":
         a2c = A2CConfig(lr=1e-3, gae_lambda=0.9, **options)
-        return A2C(agent, a2c, Local(flat, a2c.rule, a2c.max_gradient_norm)), flat
+        return A2C(agent, a2c, Local(flat, a2c.rule, a2c.max_gradient_norm), task_of(T, B)), flat
     ppo = PPOConfig(lr=1e-3, minibatch_size=2 * T, epochs=2, **options)
-    return PPO(agent, ppo, Local(flat, ppo.rule, ppo.max_gradient_norm), seed=0), flat
+    return PPO(agent, ppo, Local(flat, ppo.rule, ppo.max_gradient_norm), task_of(T, B)), flat
 
 
 @pytest.mark.parametrize("is_recurrent", [False, True], ids=["plain", "recurrent"])

@@ -30,7 +30,15 @@ ALONE: Any = SimpleNamespace(
 def make(config: Any, num_envs: int = 2) -> tuple[Normalization, PolicyAgent]:
     agent = PolicyAgent(make_model("mlp", Leaf((3,), np.dtype(np.float32)), 4))
     spec = EnvSpec(name="made up", observation=FLOATS, action=discrete(4))
-    return Normalization(config, agent, ALONE, LearnerSpec(spec, num_envs, 5, 0)), agent
+    normalized = Normalization(
+        agent,
+        ALONE,
+        LearnerSpec(spec, num_envs, 5, 0),
+        observation=config.normalize_observation,
+        reward=config.normalize_reward,
+        gamma=config.gamma,
+    )
+    return normalized, agent
 
 
 def rollout(seed: int, normalizer: Normalizer | None = None, T: int = 5, B: int = 2) -> Any:

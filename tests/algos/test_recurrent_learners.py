@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_rollouts import acted
+from made_rollouts import acted, task_of
 from recurrent_play import collect, config, make_agent, plain_steps
 from refusals import words
 from torch import Tensor
@@ -65,11 +65,11 @@ def make_learner(kind: str, agent: PolicyAgent) -> tuple[A2C | PPO, Exchange]:
     if kind == "a2c":
         a2c = A2CConfig(lr=1e-4, gae_lambda=0.9)
         exchange = Local(flat, a2c.rule, a2c.max_gradient_norm)
-        return A2C(agent, a2c, exchange), exchange
+        return A2C(agent, a2c, exchange, task_of(T, B)), exchange
     size = {"ppo": T, "ppo-pairs": 2 * T, "ppo-whole": T * B}[kind]
     ppo = PPOConfig(lr=1e-4, minibatch_size=size, epochs=2)
     exchange = Local(flat, ppo.rule, ppo.max_gradient_norm)
-    return PPO(agent, ppo, exchange, seed=0), exchange
+    return PPO(agent, ppo, exchange, task_of(T, B)), exchange
 
 
 PAIRS = [

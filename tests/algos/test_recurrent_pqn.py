@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from made_rollouts import task_of
 from recurrent_play import B, T, collect, config, plain_steps
 from tiers import first_quick
 from torch import Tensor
@@ -64,7 +65,7 @@ def make_learner(agent: QAgent, size: int) -> tuple[PQN, Local]:
     # Small steps, lest rounding grows.
     settings = PQNConfig(lr=1e-5, minibatch_size=size)
     exchange = Local(FlatParameters(agent.model), settings.rule, settings.max_gradient_norm)
-    return PQN(agent, settings, exchange, seed=0), exchange
+    return PQN(agent, settings, exchange, task_of(T, B)), exchange
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_targets_are_of_what_was_remembered_at_each_step(reset_policy: str) -> N
     learner, _ = make_learner(agent, T)
     differs = False
     for batch in batches(reset_policy):
-        _, steps = learner._prepare(batch)
+        steps = learner.prepare(batch)
         states = batch.recurrent_state
         assert states is not None
         ended = batch.terminated | batch.truncated | ~batch.valid

@@ -12,8 +12,13 @@ from torch import Tensor
 
 from accel_rl.agents import RecurrentStates, RolloutTensors
 from accel_rl.algos import DQN, DQNConfig, LearnerSpec, NetworkSpec
-from accel_rl.algos.q_learning import project, rescale, rescale_back, sequence_priority
-from accel_rl.algos.q_outputs import sequence_outputs
+from accel_rl.algos.q_learning import (
+    project,
+    rescale,
+    rescale_back,
+    sequence_outputs,
+    sequence_priority,
+)
 from accel_rl.algos.replay import SequenceBatch, SequenceReplay
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import EnvSpec
@@ -305,7 +310,7 @@ def test_loss_and_gradient_are_those_of_a_loop_over_each_sequence(
     assert isinstance(batch, SequenceBatch)
     assert batch.is_first.shape[1] > 9 and batch.is_first[1:].any()  # columns of final observations
     expected, priorities = slow_loss(learner, play, number, env_of, weight)
-    loss, priority, metrics = learner._compute_losses(batch, weight)
+    loss, metrics, priority = learner.loss(batch, weight)
     assert loss.shape == (LENGTH, 9)
     torch.testing.assert_close(loss.sum(), expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(metrics["loss"], expected.detach(), rtol=1e-4, atol=1e-5)
@@ -387,7 +392,7 @@ def test_burn_in_renews_the_state_with_the_present_parameters_and_without_gradie
     batch = learner.replay.gather(torch.arange(3) + learner.replay.low, torch.arange(3))
     assert isinstance(batch, SequenceBatch)
     seen = batch.observation.clone().requires_grad_()
-    loss, _, _ = learner._compute_losses(batch._replace(observation=seen), None)
+    loss, _, _ = learner.loss(batch._replace(observation=seen))
     loss.sum().backward()  # type: ignore[no-untyped-call]
     rows, columns = batch.is_first.shape
     touched = seen.grad.view(rows, columns, 3).abs().sum((1, 2)) > 0  # type: ignore[union-attr]

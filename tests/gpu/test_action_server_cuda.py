@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from flat_views import check_views
+from made_rollouts import task_of
 from space_envs import PAIRS, SpaceEnv
 
 from accel_rl.agents import Agent, PolicyAgent, RolloutTensors
@@ -121,7 +122,7 @@ def test_collecting_and_learning_wait_for_the_actions_alone(
     device = torch.device("cuda")
     agent, config = make_agent(device, lstm), A2CConfig()
     flat = FlatParameters(agent.model)
-    learner = A2C(agent, config, Local(flat, config.rule, config.max_gradient_norm))
+    learner = A2C(agent, config, Local(flat, config.rule, config.max_gradient_norm), task_of(5, 8))
     with (
         SerialSampler(make_env_factory("catch"), num_envs=8) as sampler,
         ActionServer(agent, sampler, device) as server,

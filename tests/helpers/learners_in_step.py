@@ -29,7 +29,6 @@ from accel_rl.algos import (
     PPOConfig,
     PQNConfig,
 )
-from accel_rl.algos.replay import ReplaySpec, SequenceSpec
 from accel_rl.envs import EnvSpec
 from accel_rl.models import PolicyValue, PolicyValueModel
 from accel_rl.models.memory import WithMemory
@@ -95,13 +94,19 @@ def rollouts(rank: int, size: int) -> list[RolloutTensors]:
     return found
 
 
+def task(rank: int, size: int) -> LearnerSpec:
+    observation = Leaf((3,), np.dtype(np.float64))
+    spec = EnvSpec(name="made up", observation=observation, action=discrete(NUM_ACTIONS))
+    return LearnerSpec(spec, B // size, T, rank, Ranks(rank, size, rank, size))
+
+
 def policy_gradient(
     learner_type: Any, config: Any, rank: int, size: int, exchange_of: Make, tells: bool = False
 ) -> Tensor:
     """``tells``: another policy has acted, whose probabilities are told."""
     model = Network().double()
-    agent, seed = PolicyAgent(model), (rank,) if learner_type is PPO else ()
-    learner = learner_type(agent, config, exchange_of(model, config), *seed)
+    agent = PolicyAgent(model)
+    learner = learner_type(agent, config, exchange_of(model, config), task(rank, size))
     batches, g = rollouts(rank, size), torch.Generator().manual_seed(1)
     if learner_type is PPO:
         batches = [acted(agent, batch) for batch in batches]
@@ -116,12 +121,7 @@ def normalized(learner_type: Any, config: Any, rank: int, size: int, exchange_of
     """Parameters and moments at the end; the rollouts have means and deviations of their own."""
     model = Network().double()
     agent = PolicyAgent(model)
-    spec = EnvSpec(
-        name="made up", observation=Leaf((3,), np.dtype(np.float64)), action=discrete(NUM_ACTIONS)
-    )
-    seed = (rank,) if learner_type is PPO else ()
-    task = LearnerSpec(spec, B // size, T, rank, Ranks(rank, size, rank, size))
-    learner = learner_type(agent, config, exchange_of(model, config), *seed, task)
+    learner = learner_type(agent, config, exchange_of(model, config), task(rank, size))
     for number, batch in enumerate(rollouts(rank, size)):
         shifted = batch.observation * (number + 2) + 5
         batch = batch._replace(
@@ -134,7 +134,7 @@ def normalized(learner_type: Any, config: Any, rank: int, size: int, exchange_of
     state = learner.get_state()
     moments = {**state["observation_moments"], "reward": state["reward_moments"]}
     numbers = [each.flatten() for name in moments for each in moments[name].values()]
-    return torch.cat((learner._exchange.parameters.parameter.detach(), *numbers))
+    return torch.cat((learner.exchange.parameters.parameter.detach(), *numbers))
 
 
 def q_learning(rank: int, size: int, exchange_of: Make, num_atoms: int, **options: Any) -> Tensor:
@@ -151,7 +151,7 @@ def q_learning(rank: int, size: int, exchange_of: Make, num_atoms: int, **option
     )
     support = None if num_atoms == 1 else torch.linspace(-10, 10, num_atoms, dtype=torch.float64)
     agent: Any
-    sequences, batches = None, rollouts(rank, size) * 2
+    batches = rollouts(rank, size) * 2
     if length is None:
         agent = QAgent(QNetwork(num_atoms).double(), support, torch.tensor([0.5]))
     else:
@@ -159,21 +159,11 @@ def q_learning(rank: int, size: int, exchange_of: Make, num_atoms: int, **option
         heads = partial(QHeads, partial(nn.Linear, 5), QHead(NUM_ACTIONS, num_atoms, True))
         network = WithMemory(layers, 7, width=5, make_heads=heads).double()
         agent = QAgent(network, support, torch.tensor([0.5]))
-        sequences = SequenceSpec(burn_in=2, length=2, state_size=10)
         state = torch.randn(T + 1, B, 10, generator=torch.Generator().manual_seed(2))
         own = state[:, rank * B // size : (rank + 1) * B // size]
         batches = [batch._replace(recurrent_state=own) for batch in batches]
-    spec = ReplaySpec(
-        size=T * B * 4 // size,
-        num_envs=B // size,
-        horizon=T,
-        observation=Leaf((3,), np.dtype(np.float64)),
-        action=discrete(3),
-        n_step=config.n_step,
-        sequences=sequences,
-    )
     exchange = exchange_of(agent.model, config)
-    learner = DQN(agent, config, exchange, spec, seed=0, ranks=Ranks(rank, size, rank, size))
+    learner = DQN(agent, config, exchange, task(rank, size)._replace(seed=0))
     g = torch.Generator().manual_seed(1)
 
     def draw(num: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
@@ -196,7 +186,7 @@ def pqn(rank: int, size: int, exchange_of: Make) -> Tensor:
     config = PQNConfig(minibatch_size=T * B, epochs=4, max_gradient_norm=0.05, lr=0.01, **MEASURED)
     model = QNetwork(num_atoms=1).double()
     agent = QAgent(model, None, torch.tensor([0.5]))
-    learner = PQN(agent, config, exchange_of(model, config), seed=rank)
+    learner = PQN(agent, config, exchange_of(model, config), task(rank, size))
     return train(learner, rollouts(rank, size))
 
 
@@ -204,7 +194,7 @@ def train(learner: A2C | PPO | PQN | DQN, batches: list[RolloutTensors]) -> Tens
     """The parameters at the end, and behind them the gradient cosine of each batch learned from."""
     metrics = [learner.update(batch, 0.1 * number) for number, batch in enumerate(batches)]
     cosines = [each["gradient_cosine"] for each in metrics if each]
-    return torch.cat((learner._exchange.parameters.parameter, torch.stack(cosines)))
+    return torch.cat((learner.exchange.parameters.parameter, torch.stack(cosines)))
 
 
 def in_order(n: int, **_: Any) -> Tensor:

@@ -2,12 +2,22 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from accel_rl.agents import PolicyAgent, RolloutTensors
+from accel_rl.algos import LearnerSpec
+from accel_rl.envs import EnvSpec
 from accel_rl.models import PolicyValue, PolicyValueModel
-from accel_rl.spaces import map_leaves
+from accel_rl.spaces import Leaf, discrete, map_leaves
+
+
+def task_of(T: int, B: int, seed: int = 0) -> LearnerSpec:
+    """The task of a learner from made-up rollouts, whatever the environment."""
+    observation = Leaf((3,), np.dtype(np.float32))
+    spec = EnvSpec(name="made up", observation=observation, action=discrete(2))
+    return LearnerSpec(spec, B, T, seed)
 
 
 def made_rollout(observation: Any, action: Any, reward: Tensor, **more: Any) -> RolloutTensors:

@@ -201,7 +201,7 @@ a2c_lr_not_scaled algos/a2c.py algos/test_algos_a2c.py
 + LR_BASE
 
 a2c_advantage_not_normalized_when_asked algos/a2c.py algos/test_algos_a2c.py
--         if self.config.normalize_advantage:
+-         if config.normalize_advantage:
 +         if False:
 
 sac_one_critic algos/sac.py algos/test_algos_sac.py
@@ -213,7 +213,7 @@ sac_alpha_sign algos/sac.py algos/test_algos_sac.py
 + about = model.log_alpha
 
 sac_no_target_update algos/sac.py algos/test_algos_sac.py
-- torch._foreach_lerp_(self._targets, self._critics, config.tau)
+- torch._foreach_lerp_(self._targets, self._critics, self.config.tau)
 + pass
 
 sac_actor_max algos/sac.py algos/test_algos_sac.py
@@ -232,24 +232,24 @@ sac_random_start_missing algos/sac.py algos/test_algos_sac.py
 - self.agent.is_random = self.pace.awaits_first
 + self.agent.is_random = False
 
-double_dqn_uses_target algos/q_outputs.py algos/test_algos_dqn.py
+double_dqn_uses_target algos/q_learning.py algos/test_algos_dqn.py
 - choosing, _ = evaluate_q(agent.model, next_observation
 + choosing, _ = evaluate_q(target, next_observation
 
-c51_choose_by_target algos/q_outputs.py algos/test_algos_dqn.py algos/test_recurrent_q_learner.py
+c51_choose_by_target algos/dqn.py algos/test_algos_dqn.py algos/test_recurrent_q_learner.py
 - masked(agent.q_values(outputs.choosing), mask)
 + masked(agent.q_values(outputs.choosing if agent.support is None else outputs.target), mask)
 
-burn_in_state_lost algos/q_outputs.py algos/test_recurrent_q_learner.py
+burn_in_state_lost algos/q_learning.py algos/test_recurrent_q_learner.py
 - own = own.rows(slice(burn_in, R))._replace(state=state)
 + own = own.rows(slice(burn_in, R))
 
-rescale_not_inverted algos/q_outputs.py algos/test_algos_dqn.py algos/test_recurrent_q_learner.py
-- value_t = rescale_back(value_t)
-+ pass
+rescale_not_inverted algos/dqn.py algos/test_algos_dqn.py algos/test_recurrent_q_learner.py
+- rescale_back(value_t), action_t
++ value_t, action_t
 
 dqn_target_never_renewed algos/dqn.py algos/test_algos_dqn.py
-- self._target.parameter.copy_(self._exchange.parameters.parameter)
+- self._target.parameter.copy_(self.exchange.parameters.parameter)
 + pass
 
 per_beta_constant algos/dqn.py algos/test_algos_dqn.py
@@ -292,7 +292,7 @@ pqn_bootstrap_lambda_one algos/pqn.py algos/test_algos_pqn.py
 - next_value, config.q_lambda)
 + next_value, 1.0)
 
-lr_schedule_constant algos/learner_config.py algos/test_algos_a2c.py algos/test_algos_pqn.py
+lr_schedule_constant algos/learner.py algos/test_algos_a2c.py algos/test_algos_pqn.py
 - return 1 - progress if self.lr_schedule == "linear" else 1.0
 + return 1.0
 
@@ -563,7 +563,7 @@ vector_seeds_alike vector/arguments.py vector/test_vector_env_use.py
 - seed = range(int(seed), int(seed) + num_envs)
 + seed = [int(seed)] * num_envs
 
-layer_norms_of_clipped_gradient algos/norms.py algos/test_algos_update.py
+layer_norms_of_clipped_gradient algos/norms.py algos/test_algos_optimizer.py
 - by_layer[1] *= gradient_norm
 + by_layer[1] *= whole[1]
 

@@ -246,9 +246,9 @@ def test_ppo_measures_ratios_and_values_from_the_parameters_that_acted() -> None
     with parts.sampler as sampler:
         sampler.collect(parts.server)
         batch = parts.server.finish()
-        _, expected = learner._prepare(batch)
+        expected = learner.prepare(batch)
         parts.exchange.parameters.parameter.mul_(1.5)
-        _, found = learner._prepare(batch)
+        found = learner.prepare(batch)
     assert expected.behaviour_log_prob.std() > 0
     for name in ("behaviour_log_prob", "behaviour_value"):
         assert torch.equal(getattr(found, name), getattr(expected, name))

@@ -22,9 +22,9 @@ from saved_runs import trained
 
 from accel_rl.__main__ import main
 from accel_rl.agents import Agent, PolicyAgent, RolloutTensors
-from accel_rl.algos import ActorCriticConfig, LearnerConfig, LearnerSpec, Update
+from accel_rl.algos import ActorCritic, ActorCriticConfig, LearnerConfig, LearnerSpec
 from accel_rl.algos.actor_critic import bootstrap_values, evaluate, returns_and_advantages
-from accel_rl.algos.update import masked_shares
+from accel_rl.algos.optimizer import masked_shares
 from accel_rl.cli.help import train_help
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
@@ -58,42 +58,32 @@ class RatioConfig(ActorCriticConfig):
 
     def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> Ratio:
         assert isinstance(agent, PolicyAgent)
-        return Ratio(agent, self, exchange)
+        return Ratio(agent, self, exchange, task)
 
 
-class Ratio:
+class Ratio(ActorCritic):
     """One update of each rollout; ``ratio_error``: how far the first ratios are from 1."""
 
-    def __init__(self, agent: PolicyAgent, config: RatioConfig, exchange: Exchange) -> None:
-        self._agent, self._config, self._num_rollouts = agent, config, 0
-        self._update = Update(config, exchange)
-        self.metric_names = ("mean_ratio", "spread", *self._update.names)
+    metrics = ("mean_ratio", "spread")
+    num_rollouts = 0
 
     def get_state(self) -> dict[str, object]:
-        return {"num_rollouts": self._num_rollouts}
+        return {"num_rollouts": self.num_rollouts}
 
-    def set_state(self, state: dict[str, int]) -> None:
-        self._num_rollouts = state["num_rollouts"]
+    def set_state(self, state: dict[str, int]) -> None:  # type: ignore[override]
+        self.num_rollouts = state["num_rollouts"]
 
-    def update(
-        self, batch: RolloutTensors, progress: float, steps: int | None = None
-    ) -> dict[str, torch.Tensor]:
-        T, config = len(batch.action), self._config
-        self._num_rollouts += 1
-        logits, value = self._evaluate(batch.observation[:T])
+    def loss(self, batch: RolloutTensors) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        (T, B), config = batch.action.shape, self.config
+        self.num_rollouts += 1
+        output = evaluate(self.agent, batch.observation[:T].flatten(0, 1), "float32")
+        logits, value = output.logits.view(T, B, -1), output.value.view(T, B)
         pi = logits.log_softmax(2).gather(2, batch.action.unsqueeze(2)).squeeze(2)
         ratio = (pi - batch.log_prob).exp().clamp(max=config.most)
-        bounds = bootstrap_values(self._agent, batch, config)
+        bounds = bootstrap_values(self.agent, batch, config)
         return_, advantage = returns_and_advantages(batch, value.detach(), *bounds, config)
         loss = masked_shares((return_ - value).square() - ratio * advantage, batch.valid)
-        metrics = {"mean_ratio": ratio.detach().mean(), "spread": ratio.detach().std()}
-        self._update.step(loss, metrics, config.lr, batch.valid.sum())
-        return self._update.take()
-
-    def _evaluate(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        T, B = observation.shape[:2]
-        output = evaluate(self._agent, observation.flatten(0, 1), "float32")
-        return output.logits.view(T, B, -1), output.value.view(T, B)
+        return loss, {"mean_ratio": ratio.mean(), "spread": ratio.std()}
 
 
 def ratio(num_envs: int = 8) -> TrainConfig:
@@ -189,7 +179,7 @@ class RulelessConfig(RatioConfig):
 class UnnamedConfig(RatioConfig):
     def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> Ratio:
         learner = super().make_learner(agent, exchange, task)
-        learner.metric_names = ("mean_ratio", *learner._update.names)
+        learner.metric_names = ("mean_ratio", *learner.optimizer.names)
         return learner
 
 

@@ -1,7 +1,7 @@
 """Norms and gradient cosines of updates, against what NumPy makes of parameters and gradients."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,7 +13,6 @@ from torch import nn
 
 from accel_rl.agents import PolicyAgent, RolloutTensors
 from accel_rl.algos import (
-    DQN,
     A2CConfig,
     DQNConfig,
     LearnerConfig,
@@ -22,8 +21,7 @@ from accel_rl.algos import (
     PPOConfig,
     PQNConfig,
 )
-from accel_rl.algos import A2CConfig as Base
-from accel_rl.algos.update import Update
+from accel_rl.algos.optimizer import Optimizer
 from accel_rl.envs import EnvSpec
 from accel_rl.ga3c.learner import GA3C, GA3CConfig, Samples
 from accel_rl.models import make_model
@@ -107,16 +105,16 @@ def test_norms_are_those_of_parameters_gradient_step_and_distance() -> None:
 @pytest.mark.parametrize("algo", CONFIGS)
 def test_metrics_are_means_over_the_updates_of_a_call(algo: str, monkeypatch) -> None:
     learner, exchange = make(CONFIGS[algo](log_norms=True))
-    norms, step = [], exchange.step
+    norms, apply = [], exchange.apply
 
-    def recorded(lr: float, weight: torch.Tensor) -> torch.Tensor:
+    def recorded(rate: float | torch.Tensor) -> torch.Tensor:
         before = exchange.parameters.parameter.double().numpy().copy()
-        result = step(lr, weight)
+        result = apply(rate)
         moved = exchange.parameters.parameter.double().numpy() - before
         norms.append(np.sqrt((moved**2).sum()))
         return result
 
-    monkeypatch.setattr(exchange, "step", recorded)
+    monkeypatch.setattr(exchange, "apply", recorded)
     batches = 3 if "dqn" in algo or "prio" in algo else 1  # 48 steps before learning
     for seed in range(batches):
         metrics = learner.update(make_batch(seed), progress=0.0)
@@ -209,20 +207,31 @@ class Two(nn.Module):
         self.numbers = nn.Parameter(torch.zeros(2))
 
 
-def measured(interval: int) -> tuple[Update, torch.Tensor, Local]:
+def measured(interval: int) -> tuple[Optimizer, torch.Tensor, Local]:
     model = Two()
     rule = RMSProp(decay=0.0, eps=1.0, initial=0.0)
     exchange = Local(FlatParameters(model), rule, None)
-    config = Base(gradient_cosine_interval=interval, log_norms=True)
-    return Update(config, exchange), model.numbers, exchange
+    optimizer = Optimizer(exchange, log_norms=True, gradient_cosine_interval=interval)
+    return optimizer, model.numbers, exchange
+
+
+class Counted(NamedTuple):
+    """A batch of as many valid samples as ``valid``."""
+
+    valid: torch.Tensor
+
+
+def step(optimizer: Optimizer, summands: torch.Tensor, num: int = 1, **metrics: Any) -> None:
+    batch = Counted(torch.ones(num, dtype=torch.bool))
+    optimizer.minimize(lambda batch: (summands, metrics), batch, lr=0.1)
 
 
 def test_orthogonal_halves_have_a_cosine_of_one_over_the_root_of_two() -> None:
     # Gradients (2, 0) and (0, 2) of the halves, (2, 2) of all: 4 / (2 * sqrt(8)) = 1 / sqrt(2).
     update, numbers, exchange = measured(interval=1)
-    update.step(numbers.repeat(2), {}, lr=0.1)
+    step(update, numbers.repeat(2))
     assert exchange.parameters.gradient[:2].tolist() == [2, 2]
-    assert update.take()["gradient_cosine"].item() == pytest.approx(0.5**0.5)
+    assert update.take_metrics()["gradient_cosine"].item() == pytest.approx(0.5**0.5)
 
 
 def test_half_is_every_other_sample_weighted_by_the_number_of_samples(monkeypatch) -> None:
@@ -232,15 +241,16 @@ def test_half_is_every_other_sample_weighted_by_the_number_of_samples(monkeypatc
     update, numbers, exchange = measured(interval=1)
     other = torch.zeros_like(exchange.parameters.gradient)
     other[1] = 4
-    monkeypatch.setattr(exchange, "sum", lambda x: x + other)
-    update.step(numbers.clone(), {}, 0.1, torch.tensor(3))
-    assert update.take()["gradient_cosine"].item() == pytest.approx(7 / (5 * 2**0.5))
+    monkeypatch.setattr(exchange, "sum", lambda x: x + other if x.shape == other.shape else 2 * x)
+    exchange.num_sharing = 2
+    step(update, numbers.clone(), num=3)
+    assert update.take_metrics()["gradient_cosine"].item() == pytest.approx(7 / (5 * 2**0.5))
 
 
 def test_cosine_of_a_gradient_that_vanishes_is_0() -> None:
     update, numbers, _ = measured(interval=1)
-    update.step(numbers * 0, {}, lr=0.1)
-    found = update.take()
+    step(update, numbers * 0)
+    found = update.take_metrics()
     assert found["gradient_cosine"] == 0
     assert all(value.isfinite() for value in found.values())
 
@@ -249,8 +259,8 @@ def test_cosine_is_measured_every_so_many_updates() -> None:
     update, numbers, _ = measured(interval=3)
     found = []
     for _ in range(7):
-        update.step(numbers.clone(), {}, lr=0.1)
-        found.append("gradient_cosine" in update.take())
+        step(update, numbers.clone())
+        found.append("gradient_cosine" in update.take_metrics())
     assert found == [True, False, False, True, False, False, True]
 
 
@@ -262,12 +272,12 @@ def test_what_the_model_itself_owns_is_the_layer_of_its_name() -> None:
 def test_metrics_are_means_over_the_steps_in_which_they_were_measured() -> None:
     update, numbers, _ = measured(interval=2)
     for value in (1.0, 2.0, 6.0):
-        update.step(numbers * value, {"loss": torch.tensor(value)}, lr=0.1)
-    found = update.take()
+        step(update, numbers * value, loss=value)
+    found = update.take_metrics()
     assert found["loss"] == 3
     assert found["gradient_norm"].item() == pytest.approx(3 * 2**0.5)
     assert "gradient_cosine" in found
-    assert update.take() == {}
+    assert update.take_metrics() == {}
 
 
 @pytest.mark.parametrize("algo", first_quick(["categorical", "ga3c", *CONFIGS], 3))
@@ -294,8 +304,8 @@ def test_metric_names_are_those_of_the_metrics(algo: str, options: dict[str, Any
 
 
 def norms_of(learner: Any) -> Any:
-    """The norms that a learner's `Update` measures."""
-    return (learner.optimizer if isinstance(learner, DQN) else learner._update)._norms
+    """The norms that a learner's `Optimizer` measures."""
+    return learner.optimizer._norms
 
 
 @pytest.mark.parametrize("algo", CONFIGS)

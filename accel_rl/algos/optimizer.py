@@ -1,0 +1,265 @@
+"""The optimizer step of every learner, and what is measured on the way.
+
+Nothing here waits for the device; a measurement that is off costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from accel_rl.algos.norms import Norms
+from accel_rl.graphs import Fixed, Graphs, Pool
+from accel_rl.parallel import Exchange, Local
+
+COSINE = "gradient_cosine"
+
+
+class Deferred(NamedTuple):
+    """An argument of a loss that is made within its CUDA graph, for example a minibatch.
+
+    Attributes:
+        make: function that makes the argument.
+        inputs: arguments of ``make``.
+        kind: what else decides how ``make`` works, so that other kinds have other graphs.
+    """
+
+    make: Callable[..., Any]
+    inputs: tuple[Any, ...]
+    kind: Hashable = None
+
+
+class Optimizer:
+    """Makes the optimizer steps of a learner, and collects their metrics by name.
+
+    The gradient's norm is always measured.
+
+    Args:
+        exchange: holds the flat parameters of the network and applies the gradients.
+        graphs: records the steps as CUDA graphs. None: they run as they are.
+        log_norms: whether `Norms` are measured.
+        gradient_cosine_interval: updates between two measurements of the gradient cosine. 0: none.
+
+    Attributes:
+        names: names of the metrics that are measured here, besides those of the loss.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        graphs: Graphs | None = None,
+        *,
+        log_norms: bool = False,
+        gradient_cosine_interval: int = 0,
+    ) -> None:
+        self._exchange = exchange
+        self._differentiated: Callable[..., tuple[Mapping[str, Any], Any]] = self._differentiate
+        self._applied: Callable[..., dict[str, Tensor]] = self._apply
+        self._stepped: Callable[..., tuple[tuple[str, ...], Tensor, Any]] = self._step
+        self._is_recorded = graphs is not None
+        if graphs is not None:
+            pool = Pool()
+            if type(exchange) is Local:
+                self._stepped = graphs.recorded(self._step, pool)
+            else:  # one graph before learners meet, and one after
+                self._differentiated = graphs.recorded(self._differentiate, pool)
+                if isinstance(exchange, Local):
+                    self._applied = graphs.recorded(self._apply, pool)
+        self._held = Fixed(None)
+        self._totals: dict[tuple[str, ...], tuple[Any, int]] = {}  # sums and counts
+        self._interval = gradient_cosine_interval
+        self._half: Tensor | None = None  # gradient of half the samples of this update
+        self._norms = Norms(exchange.parameters) if log_norms else None
+        norms = () if self._norms is None else self._norms.names
+        self.names = ("gradient_norm", *norms, *((COSINE,) if self._interval else ()))
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what is added to a learner's state."""
+        return {} if self._norms is None else self._norms.get_state()
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from a learner's state."""
+        if self._norms is not None:
+            self._norms.set_state(state)
+
+    def minimize(self, loss: Callable[..., tuple[Any, ...]], *inputs: Any, lr: float) -> Any:
+        """Make one optimizer step on ``loss(*inputs)``.
+
+        These are the forward and the backward pass, the exchange of gradients with other learners,
+        and the update rule. Learners that share the update are weighted by the number of
+        ``valid`` samples of the first input, if it has that field.
+
+        With CUDA graphs the inputs are trees of tensors and numbers. ``loss`` is then not called
+        every time, and gets floats as 0-d tensors.
+
+        Args:
+            loss: function that returns what each sample adds to the loss, ``[N]`` or ``[T, B]``
+                with gradient; metrics by name, numbers or tensors of one element; and optionally
+                something else to return.
+            inputs: arguments of ``loss``.
+            lr: learning rate.
+
+        Returns:
+            The third result of ``loss``, to be used before the next update, or None.
+        """
+        names, values, more = self._stepped(loss, self._exchange.advance(lr), *inputs)
+        total, count = self._totals.get(names, (0, 0))
+        self._totals[names] = values + total, count + 1
+        return more
+
+    def hold(self, tree: Any, *, stays: bool = False) -> Any:
+        """Return an input of `minimize` that several updates share, which graphs read in place.
+
+        Args:
+            tree: tensors. They are copied to the same memory each time, if there are graphs.
+            stays: the tensors are in the same memory each time anyway.
+        """
+        if not self._is_recorded:
+            return tree
+        return Fixed(tree) if stays else self._held.hold(tree)
+
+    def _step(
+        self, loss: Callable[..., Any], rate: float, *inputs: Any
+    ) -> tuple[tuple[str, ...], Tensor, Any]:
+        """Make an update; return the names and the values of its metrics, and what is left."""
+        metrics, more = self._differentiated(loss, *inputs)
+        self._exchange.reduce()
+        measured = {**metrics, **self._applied(rate)}
+        device = self._exchange.parameters.gradient.device
+        values = [as_metric(*item, device) for item in measured.items()]
+        return tuple(measured), torch.stack(values), more
+
+    def _differentiate(
+        self, loss: Callable[..., Any], *inputs: Any
+    ) -> tuple[Mapping[str, Any], Any]:
+        """Make the part of an update before learners meet."""
+        inputs = tuple(
+            each.make(*each.inputs) if isinstance(each, Deferred) else each for each in inputs
+        )
+        exchange, flat = self._exchange, self._exchange.parameters
+        flat.zero_gradient()
+        summands, metrics, *more = loss(*inputs)
+        valid = getattr(inputs[0], "valid", None) if inputs and exchange.num_sharing > 1 else None
+        num_samples = None if valid is None else valid.sum()
+        self._half = None
+        if self._interval and (exchange.num_updates - 1) % self._interval == 0:
+            self._half = self._half_gradient(summands, num_samples)
+            flat.zero_gradient()
+        summands.sum().backward()
+        exchange.pack(num_samples)
+        return metrics, more[0] if more else None
+
+    def _apply(self, rate: float) -> dict[str, Tensor]:
+        """Make the part of an update after learners have met."""
+        if self._norms is not None:
+            self._norms.begin()
+        norm = self._exchange.apply(rate)
+        measured = {"gradient_norm": norm}
+        if self._norms is not None:
+            measured |= self._norms.end(norm)
+        if self._half is not None:
+            measured[COSINE] = self._cosine(self._half)
+        return measured
+
+    def take_metrics(self, **more: Tensor) -> dict[str, Tensor]:
+        """Return the mean of each metric over the steps since the last call, 0-d.
+
+        A metric without a value since then is left out. If several learners share updates, the
+        means are those of all learners, so that learners decide alike by them. All must call it.
+
+        Args:
+            more: further metrics of this learner, by name.
+        """
+        means: dict[str, Tensor] = {}
+        sizes: dict[str, int] = defaultdict(int)
+        totals, self._totals = self._totals, {}
+        for names, (total, count) in totals.items():
+            mean = total if count == 1 else total / count
+            for name, value in zip(names, mean.unbind(), strict=True):
+                sizes[name] += count
+                is_new = name not in means  # else it was measured along with others, too
+                means[name] = value if is_new else means[name].lerp(value, count / sizes[name])
+        exchange = self._exchange
+        device = exchange.parameters.gradient.device
+        means |= {name: as_metric(name, value, device) for name, value in more.items()}
+        if exchange.num_sharing == 1 or not means:
+            return means
+        sums = exchange.sum(torch.stack(tuple(means.values())))
+        return dict(zip(means, (sums / exchange.num_sharing).unbind(), strict=True))
+
+    def _half_gradient(self, summands: Tensor, num_samples: Tensor | None) -> Tensor:
+        """Return the gradient of half of all learners' samples, ``[P]``, up to a factor.
+
+        The half is every other sample or, of ``[T, B]``, every other environment. It is not the
+        first half, since prioritized batches are in the order of the replay.
+        """
+        summands[..., ::2].sum().backward(retain_graph=True)  # type: ignore[no-untyped-call]
+        gradient = self._exchange.parameters.gradient
+        # A copy: the next gradient is written into the same memory.
+        return self._exchange.sum(gradient * (1 if num_samples is None else num_samples))
+
+    def _cosine(self, half: Tensor) -> Tensor:
+        """Return the cosine of ``half`` and the gradient just used, 0-d; 0 if one of them is 0.
+
+        Clipping, which has come between, is a factor.
+        """
+        gradient = self._exchange.parameters.gradient
+        norms: Tensor = torch.linalg.vector_norm(half) * torch.linalg.vector_norm(gradient)
+        return half.dot(gradient) / norms.clamp(min=torch.finfo(norms.dtype).tiny)
+
+
+def as_metric(name: str, value: Any, device: torch.device) -> Tensor:
+    """Return a metric as a 0-d tensor of floats, without gradient.
+
+    Args:
+        name: name of the metric, for the message.
+        value: a tensor of one element, or a number.
+        device: device of the tensor.
+
+    Raises:
+        ValueError: the value is not one real number.
+    """
+    if isinstance(value, Tensor):
+        is_plain = value.dtype == torch.float32 and value.ndim == 0 and not value.requires_grad
+        if is_plain and value.device == device:  # most often
+            return value
+        if value.numel() == 1 and not value.is_complex():
+            dtype = torch.promote_types(value.dtype, torch.float32)
+            return value.detach().reshape(()).to(device, dtype)
+    elif np.ndim(value) == 0:
+        with suppress(TypeError, ValueError):
+            return torch.full((), float(value), device=device)
+    is_tensor = isinstance(value, Tensor)
+    found = f"a tensor of shape {list(value.shape)}" if is_tensor else f"{value!r:.100}"
+    raise ValueError(
+        f"the metric {name} is {found}; it must be one real number: take the mean of several"
+    )
+
+
+def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
+    """Return the mean of ``x`` where ``valid``, of the same shape: 0-d; 0 if nothing is valid."""
+    return (x * valid).sum() / valid.sum().clamp(min=1)
+
+
+def masked_shares(x: Tensor, valid: Tensor) -> Tensor:
+    """Return what each element adds to the mean over the elements that count.
+
+    Args:
+        x: ``[...]`` float.
+        valid: ``[...]`` bool, which elements count.
+
+    Returns:
+        ``[...]`` float: ``x / sum(valid)``, and 0 where ``valid`` is False.
+    """
+    return x * valid / valid.sum().clamp(min=1)
+
+
+def sums(per_sample: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the sum of each but ``total``, 0-d without gradient, for the metrics."""
+    return {name: each.detach().sum() for name, each in per_sample.items() if name != "total"}

@@ -142,22 +142,18 @@ def test_a_run_whose_files_cannot_be_read_fails_alone_when_the_sweep_goes_on(tmp
     assert "evaluation.csv" in jobs[0].error
 
 
-def test_score_is_that_of_the_last_evaluation_where_there_is_one(tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("evaluated", "expected"), [(7.0, ("7", "last evaluation")), (NAN, ("3", "last 100 games"))]
+)
+def test_score_is_that_of_the_last_evaluation_if_it_finished_a_game(
+    evaluated: float, expected: tuple[str, str], tmp_path
+) -> None:
     (job,) = jobs_of(tmp_path, {"pong-dqn-0": 3.0}, algo="dqn", env="pong")
-    write_table(
-        job.run_dir / "evaluation.csv", ["steps", "episode_return_raw_mean"], [50, 21], [100, 7]
-    )
+    columns = ["steps", "episode_return_raw_mean"]
+    write_table(job.run_dir / "evaluation.csv", columns, [50, 21], [100, evaluated])
     write_report(tmp_path, [job])
     (row,) = results(tmp_path)
-    assert (row["score"], row["score_of"]) == ("7", "last evaluation")
-
-
-def test_evaluation_without_a_finished_game_does_not_hide_the_score_of_training(tmp_path) -> None:
-    (job,) = jobs_of(tmp_path, {"pong-dqn-0": 3.0}, algo="dqn", env="pong")
-    write_table(job.run_dir / "evaluation.csv", ["steps", "episode_return_raw_mean"], [100, NAN])
-    write_report(tmp_path, [job])
-    (row,) = results(tmp_path)
-    assert (row["score"], row["score_of"]) == ("3", "last 100 games")
+    assert (row["score"], row["score_of"]) == expected
 
 
 def test_means_of_what_the_environment_tells_stand_beside_the_scores(tmp_path) -> None:

@@ -86,41 +86,60 @@ def test_runs_that_differ_in_the_seed_make_one_group(tmp_path) -> None:
     assert str(group.end) == "2.00 [1.00, 3.00]"  # the three scores are a 27th of all draws each
 
 
-@pytest.mark.parametrize(
-    ("both", "options"),
-    [
-        (
-            "algo=a2c",
-            "evaluation_envs=2 evaluation_interval=1000 log_norms=true gpus=0 learners=1 "
-            "gradient_cosine_interval=10 cached_starts=off device=cpu step_timeout_seconds=7",
-        ),
-        ("algo=a3c sync=store", "on_learner_failure=continue"),
-        ("env=CartPole-v1 info_keys=step", "info_keys=is_success,step"),
-    ],
-    ids=["watching", "failures", "info"],
-)
-def test_options_that_do_not_change_learning_do_not_tell_groups_apart(
-    both: str, options: str, tmp_path
-) -> None:
-    names = {each.partition("=")[0] for each in options.split()}
-    given = {each.partition("=")[0]: each for each in both.split()}
-    env = given.pop("env", "env=pong").removeprefix("env=")
-    rest = [each for name, each in given.items() if name not in names]
-    runs = [
-        saved(tmp_path / "0", {0: 0.0, 10: 1.0}, "seed=0", *given.values(), env=env),
-        saved(tmp_path / "1", {0: 0.0, 10: 1.0}, "seed=1", *rest, *options.split(), env=env),
-    ]
-    (group,) = groups_of(runs)
-    assert group.seeds == (0, 1)
+WATCHING = """evaluation_envs=2 evaluation_interval=1000 log_norms=true gpus=0 learners=1
+gradient_cosine_interval=10 cached_starts=off device=cpu step_timeout_seconds=7"""
+WORKERS = ["num_workers=1", "num_workers=2"]
+GROUPS: dict[str, tuple[str, list[str], list[str]]] = {
+    "watching": ("steps", ["", WATCHING], ["pong, a2c"]),
+    "failures": ("steps", ["algo=a3c sync=store", "algo=a3c on_learner_failure=continue"], []),
+    "info": ("steps", [f"env=CartPole-v1 info_keys={keys}" for keys in ("step", "a,b")], []),
+    "learners": ("steps", ["", "learners=2", "gpus=4"], [f"learners={n}" for n in (1, 2, 4)]),
+    "workers": ("steps", WORKERS, ["pong, a2c"]),
+    "workers over minutes": ("minutes", WORKERS, WORKERS),
+    "workers of entropy": ("entropy", WORKERS, ["pong, a2c"]),
+    "workers of a speed": ("steps_per_second", WORKERS, WORKERS),
+    "workers of a share": ("inference_share", WORKERS, WORKERS),
+    "agents": (
+        "steps",
+        ["algo=ga3c num_groups=4", "algo=ga3c num_groups=8"],
+        ["num_groups=4", "num_groups=8"],
+    ),
+    "last digit": (
+        "steps",
+        ["lr=0.0012345671 run_dir=one", "lr=0.0012345679 run_dir=two"],
+        ["lr=0.0012345671", "lr=0.0012345679"],
+    ),
+    "two options": (
+        "steps",
+        ["lr=0.1", "num_envs=32"],
+        ["num_envs=16, lr=0.1", "num_envs=32, lr=none"],
+    ),
+    "algorithms": ("steps", ["algo=a2c", "algo=ppo"], ["algo=a2c", "algo=ppo"]),
+    "more than presets": (
+        "steps",
+        ["algo=a2c", "algo=ppo", "algo=ppo learner.lr=0.1"],
+        ["algo=a2c, lr=none", "algo=ppo, lr=0.001", "algo=ppo, lr=0.1"],
+    ),
+}
 
 
-def test_number_of_learners_tells_groups_apart(tmp_path) -> None:
-    runs = [
-        saved(tmp_path / f"{number}", {0: 0.0, 10: 1.0}, *option)
-        for number, option in enumerate(([], ["learners=2"], ["gpus=4"]))
-    ]
-    groups = groups_of(runs)
-    assert [group.label for group in groups] == ["learners=1", "learners=2", "learners=4"]
+@pytest.mark.parametrize("case", GROUPS)
+def test_groups_are_labelled_by_the_options_that_tell_them_apart(case: str, tmp_path) -> None:
+    what, options, labels = GROUPS[case]
+    axis: Any = what if what == "minutes" else "steps"
+    column = what if what not in ("steps", "minutes") else "episode_return_raw_mean"
+    curves = []
+    for seed, given in enumerate(options):
+        words_ = given.split() if "env=" in given else ["env=pong", *given.split()]
+        env = next(each for each in words_ if each.startswith("env=")).removeprefix("env=")
+        rest = [each for each in words_ if not each.startswith("env=")]
+        values = {column: [1.0, 2.0]} if column == what else {}
+        run = saved(
+            tmp_path / f"{seed}", {0: 0.0, 10: 1.0}, f"seed={seed}", *rest, env=env, **values
+        )
+        curves.append(read_curve(run, axis, column))
+    found = [group.label for group in make_groups(curves, axis, column)]
+    assert found == labels if labels else len(found) == 1
 
 
 def test_of_runs_with_the_same_seed_the_newest_alone_counts(tmp_path) -> None:
@@ -147,50 +166,6 @@ def test_copied_runs_are_told_apart_by_the_times_in_names(tmp_path) -> None:
     os.utime(runs[1] / "config.yaml", (20, 20))  # copied later
     (group,) = groups_of(runs)
     assert group.left_out == (runs[1],)
-
-
-def test_groups_are_labelled_by_what_differs_but_the_run_directory(tmp_path) -> None:
-    runs = [
-        saved(tmp_path / "a", {0: 0.0, 10: 1.0}, "lr=0.0012345671", "run_dir=one"),
-        saved(tmp_path / "b", {0: 0.0, 10: 1.0}, "lr=0.0012345679", "run_dir=two"),
-        saved(tmp_path / "c", {0: 0.0, 10: 1.0}, "num_envs=32", "run_dir=two"),
-    ]
-    lr = [f"lr=0.001234567{digit}" for digit in (1, 9)]  # told apart by the last digit
-    assert [group.label for group in groups_of(runs[:2])] == lr
-    labels = [f"num_envs=16, {lr[0]}", f"num_envs=16, {lr[1]}", "num_envs=32, lr=none"]
-    assert [group.label for group in groups_of(runs)] == labels
-
-
-def test_runs_of_two_algorithms_are_not_labelled_by_what_their_presets_say(tmp_path) -> None:
-    runs = [saved(tmp_path / algo, {0: 0.0, 10: 1.0}, f"algo={algo}") for algo in ("a2c", "ppo")]
-    runs.append(saved(tmp_path / "other", {0: 0.0, 10: 1.0}, "algo=ppo", "learner.lr=0.1"))
-    assert [group.label for group in groups_of(runs[:2])] == ["algo=a2c", "algo=ppo"]
-    expected = [f"algo={algo}, lr={lr}" for algo, lr in RATES]
-    assert [group.label for group in groups_of(runs)] == expected
-
-
-RATES = (("a2c", "none"), ("ppo", "0.001"), ("ppo", "0.1"))
-
-
-@pytest.mark.parametrize(
-    ("options", "axis", "labels"),
-    [
-        ([], "steps", ["pong, a2c"]),
-        ([], "minutes", ["num_workers=1", "num_workers=2"]),
-        (["algo=ga3c"], "steps", ["num_groups=4", "num_groups=8"]),
-    ],
-)
-def test_what_changes_the_speed_alone_tells_groups_apart_over_minutes(
-    options: list[str], axis: Any, labels: list[str], tmp_path
-) -> None:
-    name = labels[-1].partition("=")[0] if len(labels) > 1 else "num_workers"
-    values = (4, 8) if options else (1, 2)
-    runs = [
-        saved(tmp_path / f"{value}", {0: 0.0, 10: 1.0}, f"{name}={value}", *options)
-        for value in values
-    ]
-    groups = groups_of(runs, axis)
-    assert [group.label for group in groups] == labels
 
 
 def test_minutes_are_counted_without_thousands_and_thousandths() -> None:
@@ -353,21 +328,6 @@ def test_panel_has_the_name_of_the_column(tmp_path, monkeypatch) -> None:
     labels = (axes.get_xlabel(), axes.get_ylabel(), axes.get_title())
     assert labels == ("minutes", "entropy", "pong")
     np.testing.assert_allclose(axes.lines[-1].get_xdata()[[0, -1]], [0, 0.5])
-
-
-@pytest.mark.parametrize(
-    ("column", "num_groups"),
-    [("entropy", 1), ("steps_per_second", 2), ("inference_share", 2)],
-)
-def test_runs_of_different_workers_are_apart_where_they_differ_in_speed(
-    column: str, num_groups: int, tmp_path
-) -> None:
-    runs = [
-        measured(tmp_path / f"{number}", f"num_workers={number}", **{column: [1.0, 2.0]})
-        for number in (1, 2)
-    ]
-    curves = [read_curve(run_dir, "steps", column) for run_dir in runs]
-    assert len(make_groups(curves, "steps", column)) == num_groups
 
 
 def test_columns_that_cannot_be_drawn_are_refused(tmp_path) -> None:

@@ -1,7 +1,7 @@
 """Saved runs for the tests of what is done with them."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,14 @@ from unittest.mock import patch
 
 import numpy as np
 from rich.console import Console
+from space_envs import SpaceEnv
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import EnvSpec, StepResult
+from accel_rl.presets import PRESETS
 from accel_rl.runs import figures
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
-from accel_rl.spaces import Leaf, discrete
+from accel_rl.spaces import Leaf, discrete, random_values
 from accel_rl.training.train import train
 
 SMALL = ["num_workers=0", "num_envs=2", "decorrelation_steps=0", "log_interval=40"]
@@ -30,6 +32,36 @@ SMALL_OPTIONS = {
     "sac": ["env=control_envs:Swing", *Q_LEARNING],
 }
 """what makes a run of each preset small, beside the options of `trained`"""
+TOLD = ["previous_action_reward=true", "horizon=16", "minibatch_size=32"]
+POLICIES = {
+    "masked": ["algo=ppo", "env=space_envs:masked", *TOLD[1:], "normalize_observation=true"],
+    "masked-q": ["algo=dqn", "env=space_envs:masked", *Q_LEARNING],
+    "dict": ["algo=ppo", "env=saved_runs:nested", *TOLD[1:]],
+    "normalized": ["algo=a2c", "env=control_envs:Swing", "normalize_observation=true"],
+    "lstm": ["algo=a2c", "memory=lstm"],
+    "gru-told": ["algo=ppo", "memory=gru", *TOLD],
+} | {f"all-{name}": [f"algo={name}", *SMALL_OPTIONS.get(name, ())] for name in PRESETS}
+"""options of runs whose policies differ in what they are given and give"""
+
+
+def nested() -> SpaceEnv:
+    return SpaceEnv("dict")
+
+
+def with_env(options: Sequence[str]) -> list[str]:
+    """``options``, and catch if they name no environment."""
+    return [*options, *["env=catch"] * (not any(each.startswith("env=") for each in options))]
+
+
+def drawn_steps(spec: EnvSpec, num_steps: int, n: int) -> Iterator[tuple[Any, Any, Any]]:
+    """Observations ``[n, ...]``, whether each is the first of an episode, and rewards."""
+    rng = np.random.default_rng(7)
+    for step in range(num_steps):
+        observation = random_values(spec.observation, rng, n)
+        if observation.dtype.names and "action_mask" in observation.dtype.names:
+            observation["action_mask"][:, step % 2] = 1  # something is allowed
+        is_first = np.arange(n) == step if step else np.ones(n, np.bool_)
+        yield observation, is_first, rng.normal(size=n).astype(np.float32)
 
 
 def quiet() -> Console:

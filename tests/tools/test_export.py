@@ -11,30 +11,22 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box
-from saved_runs import Q_LEARNING, SMALL_OPTIONS, trained
+from saved_runs import POLICIES, TOLD, drawn_steps, trained, with_env
 from space_envs import SpaceEnv
 from torch import nn
 
 from accel_rl.__main__ import main
 from accel_rl.agents.graph import PolicyGraph
-from accel_rl.presets import PRESETS
-from accel_rl.spaces import discrete, follow, leaves_of, random_values, views
+from accel_rl.spaces import discrete, follow, leaves_of, views
 from accel_rl.tools import export
 from accel_rl.tools.export import ExportOptions, export_run
 from accel_rl.tools.policy import SavedPolicy, load_policy
 
-TOLD = ["previous_action_reward=true", "horizon=16", "minibatch_size=32"]
-CASES = {name: [f"algo={name}", *SMALL_OPTIONS.get(name, ())] for name in PRESETS} | {
+CASES = POLICIES | {
     "small-images": ["algo=a2c", "env=test_export:Images", "model=minatar"],
     "atari": ["algo=a2c", "env=pong", "horizon=4"],
-    "masked": ["algo=ppo", "env=space_envs:masked"],
-    "masked-q": ["algo=dqn", "env=space_envs:masked", *Q_LEARNING],
-    "dict": ["algo=ppo", "env=test_export:nested"],
-    "normalized": ["algo=a2c", "env=control_envs:Swing", "normalize_observation=true"],
     "bounds": ["algo=a2c", "env=test_export:number"],
     "multi-discrete": ["algo=ppo", "env=test_export:integers"],
-    "lstm": ["algo=a2c", "memory=lstm"],
-    "gru-told-actions": ["algo=ppo", "memory=gru", *TOLD],
     "gru-floats": ["algo=ppo", "env=test_export:number", "memory=gru", *TOLD],
     "recurrent-pqn": ["algo=pqn", "memory=lstm", "minibatch_size=64"],
 }
@@ -47,9 +39,7 @@ def no_monitor(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)
 
 
-nested, number, integers = (
-    partial(SpaceEnv, name) for name in ("dict", "number", "multi-discrete")
-)
+number, integers = (partial(SpaceEnv, name) for name in ("number", "multi-discrete"))
 
 
 class Images(SpaceEnv):
@@ -96,15 +86,9 @@ def play_both(policy: SavedPolicy, folder: Path, num_steps: int = 3, n: int = 5)
     """Steps of ``n`` places, whose observations are drawn; everything that both give is equal."""
     told = json.loads((folder / "export.json").read_text())
     given = {port["name"]: port for port in told["inputs"]}
-    rng = np.random.default_rng(7)
     state = np.zeros((n, *given["state"]["shape"][1:]), np.float32) if "state" in given else None
-    for step in range(num_steps):
-        observation = random_values(policy.env_spec.observation, rng, n)
-        if observation.dtype.names and "action_mask" in observation.dtype.names:
-            observation["action_mask"][:, step % 2] = 1  # something is allowed
+    for observation, is_first, reward in drawn_steps(policy.env_spec, num_steps, n):
         inputs = flat("observation", policy.env_spec.observation, observation)
-        is_first = np.arange(n) == step if step else np.ones(n, np.bool_)
-        reward = rng.normal(size=n).astype(np.float32)
         inputs |= {"state": state, "is_first": is_first} if state is not None else {}
         inputs |= {"reward": reward} if "reward" in given else {}
         found = run_graph(folder, inputs)
@@ -135,9 +119,7 @@ def exported(run_dir: Path) -> Path:
 @pytest.mark.parametrize("case", CASES)
 def test_exported_graph_acts_as_the_policy_that_was_saved(case: str, tmp_path) -> None:
     pytest.importorskip("onnxruntime", reason="of the extra export")
-    options = CASES[case]
-    env = [] if any(each.startswith("env=") for each in options) else ["env=catch"]
-    run_dir = trained(tmp_path / "run", *env, *options)
+    run_dir = trained(tmp_path / "run", *with_env(CASES[case]))
     play_both(load_policy(run_dir, greedy=True), exported(run_dir))
 
 

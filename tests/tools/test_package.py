@@ -15,15 +15,13 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from refusals import words
-from saved_runs import Q_LEARNING, SMALL_OPTIONS, prefer_action, trained
-from space_envs import SpaceEnv
+from saved_runs import POLICIES, drawn_steps, prefer_action, trained, with_env
 from tiers import in_tiers
 from torch import nn
 
 from accel_rl.__main__ import main
-from accel_rl.presets import PRESETS
 from accel_rl.runs.saved import read_config
-from accel_rl.spaces import map_leaves, random_values
+from accel_rl.spaces import map_leaves
 from accel_rl.tools import package
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
 from accel_rl.tools.package import PackageOptions, package_run
@@ -32,22 +30,8 @@ from accel_rl.tools.policy import SavedPolicy, load_policy
 pytest.importorskip("safetensors", reason="of the extra hub")
 
 NAMES = ["README.md", "config.yaml", "metrics.csv", "model.safetensors", "replay.mp4"]
-TOLD = ["previous_action_reward=true", "horizon=16", "minibatch_size=32"]
-OWN = {
-    "dqn": ["algo=dqn", *Q_LEARNING],
-    "masked": ["algo=ppo", "env=space_envs:masked", *TOLD[1:], "normalize_observation=true"],
-    "masked-q": ["algo=dqn", "env=space_envs:masked", *Q_LEARNING],
-    "dict": ["algo=ppo", "env=test_package:nested", *TOLD[1:]],
-    "normalized": ["algo=a2c", "env=control_envs:Swing", "normalize_observation=true"],
-    "lstm": ["algo=a2c", "memory=lstm"],
-    "gru-told": ["algo=ppo", "memory=gru", *TOLD],
-    "own-network": ["algo=a2c", "model=test_package:tied"],
-}
-CASES = OWN | {f"all-{name}": [f"algo={name}", *SMALL_OPTIONS.get(name, ())] for name in PRESETS}
-
-
-def nested() -> SpaceEnv:
-    return SpaceEnv("dict")
+CASES = POLICIES | {"own-network": ["algo=a2c", "model=test_package:tied"]}
+SLOW = "masked masked-q dict normalized gru-told own-network all-dqn"
 
 
 class Tied(nn.Module):
@@ -75,17 +59,8 @@ def packaged(run_dir: Path, **options: Any) -> Path:
     return package_run(run_dir, PackageOptions(**options)).path
 
 
-def actions_of(policy: SavedPolicy, num_steps: int = 3, n: int = 64) -> list[Any]:
-    """What ``policy`` does at ``n`` places whose observations and rewards are drawn."""
-    rng = np.random.default_rng(7)
-    actions = []
-    for step in range(num_steps):
-        observation = random_values(policy.env_spec.observation, rng, n)
-        if observation.dtype.names and "action_mask" in observation.dtype.names:
-            observation["action_mask"][:, step % 2] = 1  # something is allowed
-        is_first = np.arange(n) == step if step else np.ones(n, np.bool_)
-        actions.append(policy(observation, is_first, rng.normal(size=n)))
-    return actions
+def actions_of(policy: SavedPolicy) -> list[Any]:
+    return [policy(*each) for each in drawn_steps(policy.env_spec, 3, 64)]
 
 
 def act_the_same(run_dir: Path, folder: Path) -> None:
@@ -129,11 +104,9 @@ def folder(packed: Path, run_dir: Path) -> Path:
 
 
 @pytest.mark.usefixtures("no_film", "one_torch_thread")
-@pytest.mark.parametrize("case", in_tiers(CASES, "lstm", " ".join(OWN)))
+@pytest.mark.parametrize("case", in_tiers(CASES, "lstm", SLOW))
 def test_policy_of_a_package_acts_as_that_of_its_run(case: str, tmp_path) -> None:
-    options = CASES[case]
-    env = [] if any(each.startswith("env=") for each in options) else ["env=catch"]
-    run_dir = trained(tmp_path / "run", *env, *options)
+    run_dir = trained(tmp_path / "run", *with_env(CASES[case]))
     act_the_same(run_dir, packaged(run_dir))
 
 
@@ -263,16 +236,16 @@ def test_film_is_that_of_the_run_unless_a_checkpoint_is_given(run_dir) -> None:
 
 
 def test_environment_that_cannot_be_filmed_costs_the_film_alone(tmp_path, capsys) -> None:
-    run_dir = trained(tmp_path / "run", "env=test_package:nested", "algo=ppo", *TOLD[1:])
+    run_dir = trained(tmp_path / "run", *POLICIES["dict"])
     assert main(["package", str(run_dir)]) == 0
     assert re.match(r"replay.mp4 is left out: .*cannot be shown", capsys.readouterr().err)
     assert not (run_dir / "package" / "replay.mp4").exists()
     text = (run_dir / "package" / "README.md").read_text()
     assert "replay.mp4" not in text
     # Names with a meaning in Markdown and tags are written plainly.
-    assert "\n- test_package-nested\n" in text
-    assert "# ppo on test_package-nested\n" in text
-    assert "name code that is not in this directory: `env=test_package:nested`" in text
+    assert "\n- saved_runs-nested\n" in text
+    assert "# ppo on saved_runs-nested\n" in text
+    assert "name code that is not in this directory: `env=saved_runs:nested`" in text
 
 
 # ---- whole or not at all -------------------------------------------------------------------------

@@ -27,9 +27,6 @@ NEEDED_BY_BASE = ("farama_notifications", "typing_extensions")
 OF_EXTRAS = (*TRAINING_PACKAGES, "ale_py", "stable_baselines3", "torchrl", "tensordict")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-APART = {*"all envpool export hub minatar mlflow optuna wandb".split()}
-"""what ``all`` has not: EnvPool has no packages for some of our versions of Python; the others have
-many dependencies"""
 
 
 @pytest.fixture(scope="module")
@@ -194,18 +191,6 @@ def test_extra_for_training_requires_each_package_that_its_commands_import() -> 
     needed = {packages.get(name, name) for name in TRAINING_PACKAGES}
     needed.add("pygame-ce")  # of Gymnasium's environments
     assert names_in(EXTRAS["train"]) - set(BASE) == needed - set(BASE)
-
-
-def test_extra_for_all_requires_what_the_others_do() -> None:
-    others = (names_in(EXTRAS[extra]) for extra in EXTRAS.keys() - APART)
-    assert names_in(EXTRAS["all"]) == set().union(*others) - set(BASE)
-
-
-def test_make_installs_the_packages_of_atari_and_training() -> None:
-    lines = (ROOT / "requirements.txt").read_text().splitlines()
-    texts = [line.partition("#")[0] for line in lines if not line.startswith("#")]
-    wanted = names_in([*PROJECT["dependencies"], "accel_rl[atari,train]"])
-    assert wanted == names_in(texts) - {"editables", "hatchling"}
 
 
 @pytest.mark.processes

@@ -656,8 +656,8 @@ iqm_of_a_third tools/intervals.py tools/test_intervals.py
 + cut = scores.shape[1] // 3
 
 range_without_last sweep/plan.py sweep/test_sweep_plan.py
-- range(int(ends[1]), int(ends[2]) + 1)
-+ range(int(ends[1]), int(ends[2]))
+- min(int(ends[2]) + 1, most)
++ min(int(ends[2]), most)
 
 lost_episodes_score training/metrics.py training/test_training_metrics.py
 - whole = [episode for episode in episodes if not episode.is_lost]

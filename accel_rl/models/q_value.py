@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from accel_rl.models.image import ImageSpec, Picture, flat_maps, make_convs
-from accel_rl.models.initialization import normc_
+from accel_rl.models.image import ImageSpec, Picture, flat_maps, make_convs, normc_
 from accel_rl.models.mlp import make_layers
 
 DUELING_GRADIENT_SCALE = 1 / sqrt(2)

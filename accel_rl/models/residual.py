@@ -8,8 +8,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from accel_rl.models.image import ConvSpec, ImageSpec, Picture, PixelConv
-from accel_rl.models.initialization import truncated_
+from accel_rl.models.image import ConvSpec, ImageSpec, Picture, PixelConv, truncated_
 
 _NUM_BLOCKS = 2  # in a stage
 _SMALLEST = 8  # rows and columns of which three stages leave one each

@@ -18,8 +18,8 @@ from accel_rl.models.image import (
     ImageNetwork,
     ImageSpec,
     Picture,
+    normc_,
 )
-from accel_rl.models.initialization import normc_
 from accel_rl.models.layer_norm import NormalizedImageTrunk, NormalizedMLPTrunk, NormalizedQNetwork
 from accel_rl.spaces import Leaf
 

@@ -593,7 +593,7 @@ residual_not_added models/residual.py models/test_models_residual.py
 - return output.add_(x)
 + return output
 
-normc_of_inputs models/initialization.py models/test_models_networks.py
+normc_of_inputs models/image.py models/test_models_networks.py
 - weight.norm(dim=1, keepdim=True)
 + weight.norm(dim=0, keepdim=True)
 

@@ -42,7 +42,7 @@ from accel_rl.system.topology import Seat, plan_cores
 from accel_rl.training.devices import gpu_nodes, graphs_of, learner_device, make_graphs, num_gpus
 from accel_rl.training.evaluation import Evaluator
 from accel_rl.training.overlap import Overlapped
-from accel_rl.training.rollouts import PullingServer, RolloutRun, Server
+from accel_rl.training.rollouts import PullingServer, RolloutRun
 from accel_rl.training.run import ALONE, Run
 from accel_rl.training.torch_setup import has_small_updates, num_learning_threads
 
@@ -90,17 +90,18 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
             evaluator = Evaluator(config, agent, device, players, num_training)
         num_collected = share.num_envs * share.horizon
         is_small = has_small_updates(config, num_collected, exchange)
-        server: Server
-        overlapped, num_threads = None, 1
+        server: ActionServer
+        overlapped, num_threads, pull_steps = None, 1, config.parallel.pull_steps
         if config.overlap:
             overlapped = Overlapped(sampler, agent, learner, exchange, is_small=is_small)
             server = overlapped.server
         else:
-            server = ActionServer(agent, sampler, device)
-            if isinstance(exchange, StoreExchange) and config.parallel.pull_steps is not None:
-                steps, newest = config.parallel.pull_steps, config.learner.uses_ratios
-                server = PullingServer(server, exchange, steps, learns_newest=newest)
             num_threads = num_learning_threads(is_small=is_small)
+            if isinstance(exchange, StoreExchange) and pull_steps is not None:
+                server = PullingServer(agent, sampler, device)
+                server.pull_from(exchange, pull_steps, learns_newest=config.learner.uses_ratios)
+            else:
+                server = ActionServer(agent, sampler, device)
         undo.pop_all()
     return RolloutRun(
         config=config,

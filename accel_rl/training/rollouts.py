@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from accel_rl.agents import RolloutTensors
 from accel_rl.algos import Learner
 from accel_rl.envs.clipped import clipped_share
 from accel_rl.parallel import StoreExchange
-from accel_rl.samplers import ParallelSampler, SamplerError, SamplerState
+from accel_rl.samplers import ActionServer, ParallelSampler, SamplerError, SamplerState
 from accel_rl.samplers.base import PolicyInput
 from accel_rl.samplers.block import count_nothing
 from accel_rl.samplers.sampler import RolloutSampler
@@ -27,63 +26,31 @@ from accel_rl.training.run import Run
 from accel_rl.training.torch_setup import learning_threads
 
 
-class Server(Protocol):
-    """What the loop needs of an action server: it acts, then hands over the rollout."""
-
-    num_noise: int
-
-    def __call__(self, step: PolicyInput) -> Any: ...
-
-    def finish(self) -> RolloutTensors: ...
-
-    def get_state(self) -> Tensor | None: ...
-
-    def set_state(self, state: Tensor | None) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class PullingServer:
+class PullingServer(ActionServer):
     """An action server whose learner takes over the store's parameters within a rollout.
 
-    Before the steps ``pull_steps``, ``2 * pull_steps`` and so on of each environment (Stooke and
-    Abbeel 2018, arXiv:1803.02811, section 5.3), and, if ``learns_newest``, before it learns.
+    It does so before the steps ``pull_steps``, ``2 * pull_steps`` and so on of each environment
+    (Stooke and Abbeel 2018, arXiv:1803.02811, section 5.3), and, if ``learns_newest``, before it
+    learns.
     """
 
-    def __init__(
-        self,
-        server: Server,
-        exchange: StoreExchange,
-        pull_steps: int,
-        *,
-        learns_newest: bool = False,
+    def pull_from(
+        self, exchange: StoreExchange, pull_steps: int, *, learns_newest: bool = False
     ) -> None:
-        self._server = server
-        self.num_noise = server.num_noise
-        self._exchange = exchange
-        self._pull_steps = pull_steps
+        self._exchange, self._pull_steps = exchange, pull_steps
         self._learns_newest = learns_newest
 
     def __call__(self, step: PolicyInput) -> Any:
         is_first = step.env_slice.start == 0  # of the groups that take this step
         if step.t > 0 and step.t % self._pull_steps == 0 and is_first:
             self._exchange.pull()
-        return self._server(step)
+        return super().__call__(step)
 
     def finish(self) -> RolloutTensors:
-        batch = self._server.finish()
+        batch = super().finish()
         if self._learns_newest:
             self._exchange.pull()
         return batch
-
-    def get_state(self) -> Tensor | None:
-        return self._server.get_state()
-
-    def set_state(self, state: Tensor | None) -> None:
-        self._server.set_state(state)
-
-    def close(self) -> None:
-        self._server.close()
 
 
 @dataclass(kw_only=True, eq=False)
@@ -98,7 +65,7 @@ class RolloutRun(Run):
 
     sampler: RolloutSampler
     learner: Learner
-    server: Server
+    server: ActionServer
     overlapped: Overlapped | None = None
     num_threads: int = 1
     is_stopping: bool = False

@@ -16,7 +16,7 @@ from accel_rl.parallel import (
     StoreExchange,
     create_store,
 )
-from accel_rl.samplers import PolicyInput
+from accel_rl.samplers import ActionServer, PolicyInput
 from accel_rl.system.stopping import StopRequest
 from accel_rl.training.rollouts import PullingServer, RolloutRun
 
@@ -32,28 +32,16 @@ class Exchange:
         self.parameters.parameter.add_(1)
 
 
-class Server:
-    """Acts with the first parameter, and hands over a rollout of five rows."""
-
-    num_noise = 1
-
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
-
-    def __call__(self, step: PolicyInput) -> float:
-        return float(self.exchange.parameters.parameter[0])
-
-    def finish(self) -> Any:
-        return SimpleNamespace(action=torch.zeros(5, 2))
-
-
 @pytest.mark.parametrize("has_ratios", [True, False])
 def test_parameters_are_pulled_within_a_rollout_and_with_ratios_before_learning(
-    has_ratios: bool,
+    has_ratios: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exchange = Exchange()
+    exchange: Any = Exchange()
     parameter = exchange.parameters.parameter
-    server = PullingServer(Server(exchange), exchange, pull_steps=2, learns_newest=has_ratios)
+    monkeypatch.setattr(ActionServer, "__call__", lambda server, step: float(parameter[0]))
+    monkeypatch.setattr(ActionServer, "finish", lambda server: None)
+    server = object.__new__(PullingServer)
+    server.pull_from(exchange, 2, learns_newest=has_ratios)
     is_first, reward = np.ones(1, bool), np.zeros(1, np.float32)
     acted = [
         server(PolicyInput(np.zeros(1), np.zeros(1), t, slice(start, start + 1), is_first, reward))

@@ -21,7 +21,7 @@ from accel_rl.cli.index import keys_of_presets
 from accel_rl.cli.suggest import check_keys, resolve_key, split, suggest
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec, is_atari_game
-from accel_rl.models import fits_images
+from accel_rl.models.make import fits_images
 from accel_rl.options import Option, list_options
 from accel_rl.presets import PRESETS, find_preset, parameters_of, ppo, sees_images
 from accel_rl.runs.saved import read_trusted_config

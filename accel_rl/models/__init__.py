@@ -1,6 +1,6 @@
 """Networks: from a batch of observations to action logits and values."""
 
-from accel_rl.models.make import MODEL_NAMES, fits_images, make_model
+from accel_rl.models.make import MODEL_NAMES, make_model
 from accel_rl.models.memory import (
     MemorySpec,
     PreviousInputs,
@@ -25,7 +25,6 @@ __all__ = [
     "Sequences",
     "TwinCritics",
     "WithMemory",
-    "fits_images",
     "flat",
     "make_model",
     "one_step",

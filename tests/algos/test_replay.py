@@ -174,28 +174,29 @@ def test_uniform_draws_are_even_over_steps_and_environments() -> None:
     assert deviation < 4  # standard errors; none is starved, the last environment least of all
 
 
-def test_ring_that_is_too_short_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"buffer_size is 24; .* at least 28"):
-        make(stack=3, n=1, slots=6)
+ATARI: dict[str, Any] = {
+    "num_envs": 16,
+    "horizon": 4,
+    "observation": Leaf((4, 104, 80), np.dtype(np.uint8)),
+    "action": discrete(4),
+    "frame_stack": 4,
+}
 
 
-def test_memory_beyond_the_machine_is_refused_before_it_is_taken() -> None:
-    spec = ReplaySpec(
-        size=10**9,
-        num_envs=16,
-        horizon=4,
-        observation=Leaf((4, 104, 80), np.dtype(np.uint8)),
-        action=discrete(4),
-        frame_stack=4,
-    )
-    with pytest.raises(
-        ValueError, match=r"buffer_size=1000000000 takes 8344.* GB, and cpu has .* free"
-    ):
-        Replay(spec, CPU)
-    with pytest.raises(
-        ValueError, match=r"each of 3 learners' parts of the replay takes 8344.* use buffer_size="
-    ):
-        Replay(spec, CPU, num_learners=3)
+@pytest.mark.parametrize(
+    ("size", "num_learners", "message"),
+    [
+        (128, 1, r"buffer_size is 128; .* at least 144"),
+        (10**9, 1, r"buffer_size=1000000000 takes 8344.* GB, and cpu has .* free"),
+        (10**9, 3, r"each of 3 learners' parts of the replay takes 8344.* use buffer_size="),
+    ],
+    ids=["short", "machine", "parts"],
+)
+def test_replay_of_a_size_that_cannot_be_is_refused_before_it_is_taken(
+    size: int, num_learners: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Replay(ReplaySpec(size=size, **ATARI), CPU, num_learners)
 
 
 def test_memory_that_another_learner_has_taken_meanwhile_is_the_same_message(monkeypatch) -> None:
@@ -208,9 +209,7 @@ def test_memory_that_another_learner_has_taken_meanwhile_is_the_same_message(mon
 
 
 def test_a_replay_leaves_memory_of_a_gpu_for_updates(monkeypatch: pytest.MonkeyPatch) -> None:
-    frame = Leaf((4, 84, 84), np.dtype(np.uint8))
-    size = {"size": 100_000, "num_envs": 16, "horizon": 4, "observation": frame}
-    spec = ReplaySpec(**size, action=discrete(4), frame_stack=4, batch_size=32)  # type: ignore[arg-type]
+    spec = ReplaySpec(size=100_000, batch_size=32, **ATARI)
     free = round(spec.nbytes / 0.9 + 1)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 2 * free))
     gpu = torch.device("cuda")
@@ -222,35 +221,7 @@ def test_a_replay_leaves_memory_of_a_gpu_for_updates(monkeypatch: pytest.MonkeyP
 
 
 def test_a_million_atari_transitions_take_8_4_gigabytes() -> None:
-    spec = ReplaySpec(
-        size=10**6,
-        num_envs=16,
-        horizon=4,
-        observation=Leaf((4, 104, 80), np.dtype(np.uint8)),
-        action=discrete(4),
-        frame_stack=4,
-    )
-    assert spec.nbytes == pytest.approx(8.41e9, rel=1e-3)
-
-
-def test_drawing_and_gathering_give_shapes_without_data() -> None:
-    """On the meta device nothing can be asked of the values: so nothing synchronises either."""
-    spec = ReplaySpec(
-        size=400,
-        num_envs=B,
-        horizon=T,
-        observation=Leaf((4, 6, 5), np.dtype(np.uint8)),
-        action=discrete(4),
-        frame_stack=4,
-        n_step=3,
-    )
-    meta = torch.device("meta")
-    replay = Replay(spec, meta)
-    replay.num_stored = 60
-    step = torch.empty(32, dtype=torch.int64, device=meta)
-    batch = replay.gather(step, step)
-    assert batch.observation.shape == batch.next_observation.shape == (32, 4, 6, 5)
-    assert batch.reward.shape == batch.discount.shape == batch.valid.shape == (32,)
+    assert ReplaySpec(size=10**6, **ATARI).nbytes == pytest.approx(8.41e9, rel=1e-3)
 
 
 @pytest.mark.parametrize("num_random_steps", [0, 1, 5])

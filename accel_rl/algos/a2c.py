@@ -31,6 +31,7 @@ from accel_rl.algos.actor_critic import (
     returns_and_advantages,
     rollout_outputs,
 )
+from accel_rl.algos.learner import remaining
 from accel_rl.algos.optimizer import masked_mean, sums
 from accel_rl.algos.returns import importance_ratio, vtrace
 from accel_rl.algos.task import (
@@ -116,7 +117,7 @@ class A2CConfig(ActorCriticConfig):
     def learning_rate(self, num_envs: int, progress: float) -> float:
         """For ``num_envs`` environments in all, ``progress`` in [0, 1] of the schedule done."""
         lr = LR_BASE * sqrt(num_envs / LR_BASE_NUM_ENVS) if self.lr is None else self.lr
-        return lr * self.remaining(progress)
+        return lr * remaining(self, progress)
 
 
 class A2CLoss(NamedTuple):

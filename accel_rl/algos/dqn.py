@@ -215,8 +215,9 @@ class DQNConfig(ReplayConfig):
         )
         return replace(spec, sequences=sequences)
 
-    def sequence_steps(self, horizon: int) -> int:
-        """Return how many steps a recurrent network goes through in one update."""
+    @property
+    def sequence_steps(self) -> int:
+        """Number of steps that a recurrent network goes through in one update."""
         return self.burn_in + self.sequence_length + self.n_step
 
     def check_run(self, run: RunOptions) -> None:

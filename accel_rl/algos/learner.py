@@ -38,8 +38,6 @@ class LearnerConfig:
     """Whether memory=lstm and memory=gru are possible."""
     clips_actions: ClassVar[bool] = False
     """Whether the agents draw floats without bounds, which the environments then clip."""
-    depends_on_speed: ClassVar[bool] = False
-    """Whether options that change the speed also change what is learned."""
 
     gamma: float = option(0.99, common=True)
     """Discount of one step."""
@@ -91,7 +89,7 @@ class LearnerConfig:
             ValueError: There is no such network, it does not fit the environment, or the algorithm
                 cannot learn the environment's spaces.
         """
-        raise self._lacks("make_agent")
+        raise _lacks(self, "make_agent")
 
     def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> Learner:
         """Return the learner of an agent.
@@ -104,7 +102,7 @@ class LearnerConfig:
         Raises:
             ValueError: The settings do not fit the task, or the memory of its device.
         """
-        raise self._lacks("make_learner")
+        raise _lacks(self, "make_learner")
 
     @property
     def uses_ratios(self) -> bool:
@@ -132,7 +130,7 @@ class LearnerConfig:
         Raises:
             ValueError: an option does not fit; the message names it.
         """
-        self.check_halves("num_envs", run.sampler.num_envs)
+        check_halves(self, "num_envs", run.sampler.num_envs)
 
     def never_recorded(self, run: RunOptions) -> str | None:
         """Return the option that ``cuda_graphs=on`` does not work with, and why, or None.
@@ -146,16 +144,6 @@ class LearnerConfig:
                 "pass through one forward pass"
             )
         return None
-
-    def sequence_steps(self, horizon: int) -> int:
-        """Return the length of the sequences that a recurrent network learns from.
-
-        Default: ``horizon``, the length of a rollout. Sequences of a replay have another length.
-
-        Args:
-            horizon: steps of a rollout.
-        """
-        return horizon
 
     def samples_per_update(self, num_collected: int) -> int:
         """Return the number of samples of one update, over all learners that share it.
@@ -173,35 +161,15 @@ class LearnerConfig:
         """
         return {"num_envs": Batch(sampler.num_envs)}
 
-    def check_halves(self, name: str, size: int) -> None:
-        """Raises ValueError if batches of ``size``, option ``name``, have no halves to compare."""
-        if self.gradient_cosine_interval and size < 2:
-            raise ValueError(
-                f"gradient_cosine_interval={self.gradient_cosine_interval} compares half a batch "
-                f"with all of it, but {name} is {size}; use a larger {name}, or "
-                "gradient_cosine_interval=0"
-            )
-
     @property
     def rule(self) -> Rule:
         """The update rule."""
-        raise self._lacks("rule")
-
-    def _lacks(self, name: str) -> ValueError:
-        return ValueError(f"learner is of class {type(self).__name__}, which must define {name}")
+        raise _lacks(self, "rule")
 
     @property
     def has_schedule(self) -> bool:
         """True if a setting changes during the run."""
         return self.lr_schedule != "constant"
-
-    def remaining(self, progress: float) -> float:
-        """Return the factor of the schedule.
-
-        Args:
-            progress: completed share of the schedule, in [0, 1].
-        """
-        return 1 - progress if self.lr_schedule == "linear" else 1.0
 
 
 class Part(Protocol):
@@ -289,7 +257,7 @@ class Learner:
             progress: completed share of the schedule, in [0, 1].
         """
         lr: float = self.config.lr
-        return lr * float(self.config.remaining(progress))
+        return lr * remaining(self.config, progress)
 
     def loss(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Return the loss of a batch, which comes first, and metrics.
@@ -338,3 +306,27 @@ def check_call(name: str, function: Callable[..., object], *arguments: str) -> N
 def name_of(config: LearnerConfig) -> str:
     """Return the algorithm's name in messages: that of its class, without Config."""
     return type(config).__name__.removesuffix("Config")
+
+
+def remaining(config: LearnerConfig, progress: float) -> float:
+    """Return the factor of ``lr_schedule``.
+
+    Args:
+        config: the settings.
+        progress: completed share of the schedule, in [0, 1].
+    """
+    return 1 - progress if config.lr_schedule == "linear" else 1.0
+
+
+def check_halves(config: LearnerConfig, name: str, size: int) -> None:
+    """Raises ValueError if batches of ``size``, option ``name``, have no halves to compare."""
+    if config.gradient_cosine_interval and size < 2:
+        raise ValueError(
+            f"gradient_cosine_interval={config.gradient_cosine_interval} compares half a batch "
+            f"with all of it, but {name} is {size}; use a larger {name}, or "
+            "gradient_cosine_interval=0"
+        )
+
+
+def _lacks(config: LearnerConfig, name: str) -> ValueError:
+    return ValueError(f"learner is of class {type(config).__name__}, which must define {name}")

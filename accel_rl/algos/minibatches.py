@@ -11,7 +11,7 @@ from torch import Tensor
 
 from accel_rl.agents import RolloutTensors
 from accel_rl.algos.generator import restore
-from accel_rl.algos.learner import LearnerConfig
+from accel_rl.algos.learner import LearnerConfig, check_halves
 from accel_rl.algos.task import Batch, RunOptions, SamplerOptions
 from accel_rl.models import Sequences
 from accel_rl.options import require
@@ -34,7 +34,7 @@ class MinibatchConfig(LearnerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "at least 1", lambda value: value >= 1, "epochs", "minibatch_size")
-        self.check_halves("minibatch_size", self.minibatch_size)
+        check_halves(self, "minibatch_size", self.minibatch_size)
 
     def check_run(self, run: RunOptions) -> None:
         """Check that minibatches divide the rollouts; see `check_rollout`.

@@ -24,6 +24,7 @@ from accel_rl.algos.actor_critic import (
     normalize,
     returns_and_advantages,
 )
+from accel_rl.algos.learner import remaining
 from accel_rl.algos.minibatches import MinibatchConfig, Minibatches, all_steps, choose
 from accel_rl.algos.optimizer import Deferred, masked_mean, masked_shares, sums
 from accel_rl.algos.task import LearnerSpec
@@ -197,7 +198,7 @@ class PPO(ActorCritic):
         whole = self.prepare(self.normalized(batch))
         clip_range = config.clip_range
         if config.clip_schedule == "linear":
-            clip_range *= config.remaining(progress)
+            clip_range *= remaining(config, progress)
         # Learners meet to normalize, which no graph does for them.
         meets = config.normalize_advantage and self.exchange.num_sharing > 1
         held = whole if meets else self.optimizer.hold(whole)

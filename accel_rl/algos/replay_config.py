@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents import Agent, RolloutTensors
-from accel_rl.algos.learner import LearnerConfig
+from accel_rl.algos.learner import LearnerConfig, check_halves
 from accel_rl.algos.optimizer import as_metric
 from accel_rl.algos.replay import ReplaySpec, SequenceBatch, Transitions, send
 from accel_rl.algos.task import Batch, LearnerSpec, RunOptions, SamplerOptions
@@ -51,7 +51,7 @@ class ReplayConfig(LearnerConfig):
                 f"learning_starts={self.learning_starts} is more than the replay holds, "
                 f"buffer_size={self.buffer_size}; use a smaller learning_starts or a larger replay"
             )
-        self.check_halves("batch_size", self.batch_size)
+        check_halves(self, "batch_size", self.batch_size)
 
     @property
     def return_steps(self) -> int:

@@ -19,7 +19,7 @@ from torch import Tensor
 from accel_rl.agents import Agent, PolicyAgent
 from accel_rl.algos.a2c import A2CLoss
 from accel_rl.algos.actor_critic import evaluate, make_policy_agent
-from accel_rl.algos.learner import LearnerConfig, name_of
+from accel_rl.algos.learner import LearnerConfig, check_halves, name_of, remaining
 from accel_rl.algos.optimizer import Optimizer, sums
 from accel_rl.algos.task import LearnerSpec, NetworkSpec, RunOptions
 from accel_rl.graphs import Graphs
@@ -42,7 +42,6 @@ class GA3CConfig(LearnerConfig):
     built_by: ClassVar[str] = "accel_rl.ga3c.run:build_queued"
     in_rollouts: ClassVar[bool] = False
     learns_sequences: ClassVar[bool] = True
-    depends_on_speed: ClassVar[bool] = True
 
     lr: float = option(3e-4, common=True)
     """Learning rate. The loss is a sum, so one rate suits any number of samples."""
@@ -124,7 +123,7 @@ class GA3CConfig(LearnerConfig):
                 f"queue holds: training_queue_size={self.training_queue_size} segments of "
                 f"horizon={run.sampler.horizon} steps; use a larger training_queue_size"
             )
-        self.check_halves("min_training_batch", self.min_training_batch)
+        check_halves(self, "min_training_batch", self.min_training_batch)
         if run.parallel.sync != "all_reduce":
             raise ValueError(
                 f"sync={run.parallel.sync} is for several learners, and algo={run.algo} has one; "
@@ -274,7 +273,7 @@ class GA3C:
         Return metrics as 0-d tensors on the batch's device, without waiting for it. With graphs
         batches of equal size must be in the same memory.
         """
-        lr = self.config.lr * self.config.remaining(progress)
+        lr = self.config.lr * remaining(self.config, progress)
         self.optimizer.minimize(self.loss, self.optimizer.hold(batch, stays=True), lr=lr)
         return self.optimizer.take_metrics()
 

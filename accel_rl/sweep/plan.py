@@ -15,6 +15,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from accel_rl.algos import DQNConfig
 from accel_rl.algos.replay_config import ReplayConfig, with_small_replay
 from accel_rl.cli.parse import override, parse_arguments
 from accel_rl.cli.suggest import split
@@ -268,10 +269,9 @@ def check_runs(runs: Sequence[PlannedRun]) -> None:
 
 
 def _on_cpu(config: TrainConfig) -> TrainConfig:
-    # A replay of sequences needs as many steps more.
     learner, frames = config.learner, 64
-    if config.memory is not None:
-        frames += 2 * learner.sequence_steps(config.sampler.horizon)
+    if config.memory is not None and isinstance(learner, DQNConfig):
+        frames += 2 * learner.sequence_steps  # which a replay of sequences needs more
     if isinstance(learner, ReplayConfig):
         learner = with_small_replay(learner, config.sampler, frames)
     return dataclasses.replace(config, device="cpu", gpus=None, learner=learner)

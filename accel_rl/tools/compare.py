@@ -247,7 +247,7 @@ def make_groups(curves: Sequence[SavedCurve], axis: Axis, column: str = SCORE) -
     is_apart = (
         axis == "minutes"
         or column.endswith(("_seconds", "_per_second", "_share"))
-        or any(config.learner.depends_on_speed for config in configs)
+        or any(not config.learner.in_rollouts for config in configs)  # as GA3C
     )
     kinds = _SAME if is_apart else _SAME + _SPEED
     options = (option for config in configs for option in list_options(config))

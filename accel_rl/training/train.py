@@ -19,6 +19,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
+from accel_rl.algos.replay_config import ReplayConfig
 from accel_rl.config import TrainConfig
 from accel_rl.models.joined import convolves
 from accel_rl.parallel import Team, TeamError
@@ -244,7 +245,8 @@ def first_lines(run: Run, saved: Mapping[str, Any] | None) -> Iterator[str]:
             f"each environment first takes up to {config.sampler.decorrelation_steps:,} random "
             f"steps (decorrelation_steps)"
         )
-    if config.memory is not None and config.learner.sequence_steps(config.sampler.horizon) == 1:
+    is_short = config.sampler.horizon == 1 and not isinstance(config.learner, ReplayConfig)
+    if config.memory is not None and is_short:
         yield (
             f"memory={config.memory} with horizon=1 hardly learns what to remember; use a larger "
             f"horizon"

@@ -436,7 +436,7 @@ def test_options_of_the_command_line_make_sequences() -> None:
     )
     assert isinstance(config.learner, DQNConfig)
     assert (config.learner.sequence_length, config.learner.burn_in) == (16, 8)
-    assert config.learner.sequence_steps(4) == 16 + 8 + 3
+    assert config.learner.sequence_steps == 16 + 8 + 3
 
 
 def test_replay_too_small_for_sequences_is_refused_with_what_fits() -> None:

@@ -293,7 +293,7 @@ pqn_bootstrap_lambda_one algos/pqn.py algos/test_algos_pqn.py
 + next_value, 1.0)
 
 lr_schedule_constant algos/learner.py algos/test_algos_a2c.py algos/test_algos_pqn.py
-- return 1 - progress if self.lr_schedule == "linear" else 1.0
+- return 1 - progress if config.lr_schedule == "linear" else 1.0
 + return 1.0
 
 minibatch_same_order algos/minibatches.py algos/test_algos_ppo.py

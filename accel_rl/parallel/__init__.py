@@ -8,7 +8,16 @@ from accel_rl.parallel.group import Group, TeamError, TorchGroup
 from accel_rl.parallel.meeting import MachineStore, meet_by_store
 from accel_rl.parallel.multi_step_adam import MultiStepAdam
 from accel_rl.parallel.ranks import ALONE, Ranks, rank_seed, read_ranks
-from accel_rl.parallel.rules import Adam, RAdam, RMSProp, Rule, adam_, adam_rate, rmsprop_
+from accel_rl.parallel.rules import (
+    Adam,
+    ParameterRule,
+    RAdam,
+    RMSProp,
+    Rule,
+    adam_,
+    adam_rate,
+    rmsprop_,
+)
 from accel_rl.parallel.running import Running, share_running
 from accel_rl.parallel.shared_group import SharedGroup
 from accel_rl.parallel.store import ParameterStore
@@ -27,6 +36,7 @@ __all__ = [
     "MachineStore",
     "MultiStepAdam",
     "ParallelConfig",
+    "ParameterRule",
     "ParameterStore",
     "RAdam",
     "RMSProp",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.parallel.flat import FlatParameters
-from accel_rl.parallel.rules import Rule
+from accel_rl.parallel.rules import ParameterRule, Rule
 from accel_rl.parallel.running import Running
 
 LASAGNE_EPS = 1e-7
@@ -176,8 +176,20 @@ class Local(Exchange):
         """Clip the gradient and apply the rule; see `Exchange.apply`."""
         flat = self.parameters
         norm = clip_gradient_(flat.gradient, *self._clipping)
-        self._rule.step_(flat.parameter, flat.gradient, self._rule_state, rate)
+        if isinstance(self._rule, ParameterRule):
+            self._step_each_(self._rule, rate)
+        else:
+            self._rule.step_(flat.parameter, flat.gradient, self._rule_state, rate)
         return norm
+
+    @torch.no_grad()
+    def _step_each_(self, rule: ParameterRule, rate: float | Tensor) -> None:
+        flat = self.parameters
+        gradient = flat.views(flat.gradient)
+        state = {kind: flat.views(each) for kind, each in self._rule_state.items()}
+        for name, parameter in flat.views(flat.parameter).items():
+            own = {kind: views[name] for kind, views in state.items()}
+            rule.step_parameter_(name, parameter, gradient[name], own, rate)
 
     def take_metrics(self) -> dict[str, float]:
         """Return ``learning_rate``, of the last update; NaN before the first one."""

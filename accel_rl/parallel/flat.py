@@ -55,8 +55,8 @@ class FlatParameters:
         self.parameter = torch.zeros(end, dtype=dtype, device=device)
         self.gradient_and_more = torch.zeros(end + ALIGNMENT, dtype=dtype, device=device)
         self.gradient = self.gradient_and_more[:end]
-        gradients = self._views(self.gradient)
-        for name, view in self._views(self.parameter).items():
+        gradients = self.views(self.gradient)
+        for name, view in self.views(self.parameter).items():
             p = self._parameters[name]
             view.copy_(p.detach())
             p.data = view
@@ -82,7 +82,7 @@ class FlatParameters:
             flat: ``[P]``. It belongs to the caller.
         """
         self.parameter = flat
-        for name, view in self._views(flat).items():
+        for name, view in self.views(flat).items():
             self._parameters[name].data = view
 
     def layers(self) -> dict[str, slice]:
@@ -105,7 +105,7 @@ class FlatParameters:
         """
         return {
             name: torch.empty(view.shape, dtype=view.dtype).copy_(view)
-            for name, view in self._views(flat).items()
+            for name, view in self.views(flat).items()
         }
 
     def from_named_(self, flat: Tensor, named: Mapping[str, Tensor]) -> None:
@@ -118,7 +118,7 @@ class FlatParameters:
         Raises:
             ValueError: names or shapes are not those of the network.
         """
-        views = self._views(flat)
+        views = self.views(flat)
         expected = {name: list(view.shape) for name, view in views.items()}
         found = {name: list(tensor.shape) for name, tensor in named.items()}
         if expected != found:
@@ -130,7 +130,12 @@ class FlatParameters:
         for name, view in views.items():
             view.copy_(named[name])
 
-    def _views(self, flat: Tensor) -> dict[str, Tensor]:
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return the parts of a flat tensor in the shapes of the parameters, by name.
+
+        Args:
+            flat: ``parameter``, or a tensor with the same layout.
+        """
         flat = flat.detach()
         return {
             name: flat.as_strided(p.shape, p.stride(), flat.storage_offset() + self._offsets[name])

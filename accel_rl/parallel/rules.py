@@ -170,6 +170,38 @@ class Rule(Protocol):
         ...
 
 
+class ParameterRule(Rule):
+    """An update rule that sees each parameter by its name and in its shape, unlike `Rule`.
+
+    A subclass defines `make_state`, as for `Rule`, and `step_parameter_`. It works for one learner
+    and for learners in step. A parameter store changes slices of all parameters.
+    """
+
+    def step_(
+        self, parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor
+    ) -> None:
+        raise NotImplementedError("it needs the parameters one by one")
+
+    def step_parameter_(
+        self,
+        name: str,
+        parameter: Tensor,
+        gradient: Tensor,
+        state: dict[str, Tensor],
+        rate: float | Tensor,
+    ) -> None:
+        """Apply the rule to one parameter, in place.
+
+        Args:
+            name: name of the parameter in the network.
+            parameter: the parameter, in its shape.
+            gradient: its gradient, of the same shape.
+            state: the optimizer's state, of the same shape each.
+            rate: of `rate`, a number or a 0-d tensor.
+        """
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, kw_only=True)
 class RMSProp(Rule):
     """The rule RMSProp; see `rmsprop_`.

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from accel_rl.parallel.exchange import LASAGNE_EPS, Exchange, State, check_kinds, clip_gradient_
 from accel_rl.parallel.flat import FlatParameters
-from accel_rl.parallel.rules import Rule
+from accel_rl.parallel.rules import ParameterRule, Rule
 from accel_rl.parallel.running import Running
 from accel_rl.parallel.store import Chunk, ParameterStore
 
@@ -52,8 +52,13 @@ def create_store(
         timeout_seconds: longest wait for a lock.
 
     Raises:
-        ValueError: ``num_chunks`` is below 1, or this is not Linux.
+        ValueError: ``num_chunks`` is below 1, the rule is a `ParameterRule`, or this is not Linux.
     """
+    if isinstance(rule, ParameterRule):
+        raise ValueError(
+            f"the update rule {type(rule).__name__} sees whole parameters, and sync=store changes "
+            f"slices of them; use sync=all_reduce"
+        )
     flats = {"parameters": parameters.parameter, **rule.make_state(parameters.parameter)}
     return ParameterStore.create(flats, _about(parameters, rule), num_chunks, timeout_seconds)
 

@@ -104,7 +104,7 @@ def test_threads_lose_no_update_and_see_none_that_is_half_made() -> None:
     def push(exchange: VersionExchange) -> None:
         for _ in range(200):
             exchange.parameters.gradient.zero_()
-            for view in exchange.parameters._views(exchange.parameters.gradient).values():
+            for view in exchange.parameters.views(exchange.parameters.gradient).values():
                 view.fill_(-1.0)
             exchange.step(1.0)
 

@@ -1,11 +1,13 @@
 """The exchange of a learner on its own: clip, apply the rule, save and load."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from accel_rl.parallel import FlatParameters, Local, RMSProp
+from accel_rl.parallel import FlatParameters, Local, ParameterRule, RMSProp, create_store
 from accel_rl.parallel.exchange import clip_gradient_
 
 pytestmark = pytest.mark.numeric
@@ -82,3 +84,37 @@ def test_state_of_another_rule_is_refused() -> None:
         ValueError, match=r"holds counts, momentum, parameters; .* needs counts, mean_square"
     ):
         exchange.load_state_dict(state)
+
+
+class Named(ParameterRule):
+    """Takes the sum of each weight off it, and leaves biases."""
+
+    def make_state(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"last": torch.zeros_like(parameter)}
+
+    def step_parameter_(
+        self, name: str, parameter: Any, gradient: Any, state: Any, rate: float | torch.Tensor
+    ) -> None:
+        assert parameter.shape == gradient.shape == state["last"].shape
+        state["last"].copy_(gradient)
+        if name.endswith("weight"):
+            parameter.sub_(rate * gradient.sum())
+
+
+def test_rule_may_see_each_parameter_by_name_and_shape() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+    before = {name: each.detach().clone() for name, each in model.named_parameters()}
+    exchange = Local(FlatParameters(model), Named(), None)
+    for number, each in enumerate(model.parameters()):
+        each.grad.fill_(number + 1)  # type: ignore[union-attr]
+    exchange.step(lr=0.5)
+    for name, each in model.named_parameters():
+        moved = 0.5 * each.grad.sum() if name.endswith("weight") else 0.0
+        torch.testing.assert_close(each.detach(), before[name] - moved)
+    found = exchange.state_dict()["last"]
+    assert all(torch.equal(found[name], each.grad) for name, each in model.named_parameters())
+
+
+def test_rule_of_whole_parameters_is_refused_in_a_store() -> None:
+    with pytest.raises(ValueError, match=r"Named sees whole parameters.*use sync=all_reduce"):
+        create_store(FlatParameters(torch.nn.Linear(2, 1)), Named())

@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         sys.setprofile(walk)
         try:
-            command([*options, f"run_dir={folder}/run"])
+            command(["train", *options, f"run_dir={folder}/run"])
         finally:
             sys.setprofile(None)
     files = Counter(file for file, _ in walk.before)

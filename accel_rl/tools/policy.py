@@ -17,10 +17,7 @@ from accel_rl.envs import EnvSpec, make_env_factory, probe_spec
 from accel_rl.envs.clipped import clip
 from accel_rl.options import check_kind, check_seed
 from accel_rl.parallel.flat import FlatParameters
-from accel_rl.runs.checkpoint import (
-    load_checkpoint,
-    taking_from,
-)
+from accel_rl.runs.checkpoint import load_checkpoint, taking_from
 from accel_rl.runs.saved import PACKAGED_WEIGHTS, find_policy, read_trusted_config
 from accel_rl.samplers import PolicyInput
 from accel_rl.samplers.base import noise_shape
@@ -53,15 +50,7 @@ class PolicyOptions(OutputOptions):
 
 
 class OpenedRun(NamedTuple):
-    """A saved run with its policy.
-
-    Attributes:
-        config: the options of the run.
-        spec: spec of its environment.
-        agent: the policy.
-        steps: steps after which the policy was saved.
-        checkpoint: the file of the policy.
-    """
+    """A saved run with its policy, which ``checkpoint`` holds as it was after ``steps`` steps."""
 
     config: TrainConfig
     spec: EnvSpec
@@ -155,19 +144,14 @@ class SavedPolicy:
         return states
 
     def _told(self, is_first: NDArray[np.bool_] | None, n: int) -> NDArray[np.bool_]:
-        """A copy of ``is_first``, which say that an episode has begun at each of ``n`` places."""
+        """Return a copy of ``is_first``, which must be True where a place is used first."""
         if not self.agent.remembers:
             return np.zeros(n, np.bool_)
-        if is_first is None:
-            raise ValueError(
-                f"the policy of {self.env_spec.name} has a memory and must be told where episodes "
-                f"begin: give is_first, [{n}] bool, True where an observation is the first of one"
-            )
         given = np.array(is_first, ndmin=1)
         if given.shape != (n,) or given.dtype != np.bool_:
             raise ValueError(
-                f"got is_first of shape {list(given.shape)} and dtype {given.dtype}; with {n} "
-                f"observations it must have shape [{n}] and dtype bool"
+                f"the policy of {self.env_spec.name} has a memory and must be told where episodes "
+                f"begin: give is_first, [{n}] bool, True where an observation is the first of one"
             )
         new = given[self._num_begun :]
         if not new.all():
@@ -182,12 +166,10 @@ class SavedPolicy:
     def _told_reward(
         self, reward: NDArray[Any] | None, is_first: NDArray[np.bool_]
     ) -> NDArray[np.float32]:
-        """A copy of ``reward``, ``[n]``; zeros where nothing came before, or nobody asks."""
+        """Return a copy of ``reward``, or zeros if nothing came before or nobody asks."""
         n = len(is_first)
-        agent = self.agent
-        if not agent.remembers or agent.model.previous is None:
-            return np.zeros(n, np.float32)
-        if reward is None and is_first.all():
+        is_asked = self.agent.remembers and self.agent.model.previous is not None
+        if not is_asked or (reward is None and is_first.all()):
             return np.zeros(n, np.float32)
         given = np.array(np.nan if reward is None else reward, np.float32, ndmin=1)
         if given.shape != (n,) or not np.isfinite(given).all():

@@ -47,7 +47,7 @@ _PARTS = {
     "waiting_for_simulators_share": ("simulators", "#d9c27e"),
     "inference_share": ("choosing actions", "#b3a0c8"),
     "learning_share": ("learning", "#9db8a0"),
-    "": ("other", "#b8b8b8"),
+    "other": ("other", "#b8b8b8"),
 }
 """shares of the time, in colours that no curve has"""
 
@@ -82,36 +82,38 @@ def report(named: Sequence[str | Path], options: ReportOptions) -> Path:
             others, _ = read_curves(runs, axis, trust=options.trust)
             by_axis.setdefault(axis, make_groups(others, axis))
     shown = [run for group in groups for run in group.runs]
-    left_out = [run.name for group in groups for run in group.left_out]
-    body = [
-        _headline(groups, options.x),
-        _curves(by_axis),
-        _scores(groups, options.x),
-        _time_split(shown),
-        _film(shown),
-        _origins(shown, trust=options.trust),
-        _note("Left out, since newer runs have the same options and seed", left_out),
-        _note("Left out, since no game has ended yet", [run.name for run in unfinished]),
-    ]
+    body = _headline(groups, options.x) + _curves(by_axis) + _scores(groups, options.x)
+    body += _time_split(shown) + _film(shown) + _origins(shown, trust=options.trust)
+    older = [run for group in groups for run in group.left_out]
+    reasons = {
+        "newer runs have the same options and seed": older,
+        "no game has ended yet": unfinished,
+    }
+    for why, left_out in reasons.items():
+        if left_out:
+            names = escape(", ".join(run.name for run in left_out))
+            body += f"<p class='hint'>Left out, since {why}: {names}</p>"
     title = folder.resolve().name if len(named) == 1 else f"{len(shown)} runs"
-    write_whole(out, _page(title, "".join(body)).encode())
+    write_whole(out, _page(title, body).encode())
     return out
+
+
+def _by_env(groups: Sequence[Group]) -> list[list[Group]]:
+    envs = dict.fromkeys(group.env for group in groups)
+    return [[group for group in groups if group.env == env] for env in envs]
 
 
 def _headline(groups: Sequence[Group], axis: Axis) -> str:
     """The best group of each environment, in a sentence."""
-    lines = []
-    for env in dict.fromkeys(group.env for group in groups):
-        of_env = [group for group in groups if group.env == env]
+    text = ""
+    for of_env in _by_env(groups):
         best = max(of_env, key=lambda group: group.end.value)
-        what, among = "", ""
-        if len(of_env) > 1:
-            what, among = f"{escape(best.label)} ", f", the best of {len(of_env)} settings"
-        lines.append(
-            f"<p class='lead'><b>{escape(env)}</b>: {what}scores <b>{best.end}</b> after "
-            f"{format_x(best.x[-1], axis)} {axis}{among}.</p>"
+        text += (
+            f"<p class='lead'><b>{escape(best.env)}</b>: {escape(best.label)} scores "
+            f"<b>{best.end}</b> after {format_x(best.x[-1], axis)} {axis}"
+            f"{f', the best of {len(of_env)} settings' if len(of_env) > 1 else ''}.</p>"
         )
-    return "".join(lines)
+    return text
 
 
 def _curves(by_axis: dict[Axis, list[Group]]) -> str:
@@ -120,10 +122,9 @@ def _curves(by_axis: dict[Axis, list[Group]]) -> str:
     for axis, groups in by_axis.items():
         is_first = " checked" * (not choices)
         choices += f"<label><input type='radio' name='axis' id='{axis}'{is_first}> {axis}</label>"
-        for env in dict.fromkeys(group.env for group in groups):
-            of_env = [group for group in groups if group.env == env]
-            figures += f"<figure class='{axis}'>{_to_svg(draw_groups(of_env, axis, width=5.5))}"
-            figures += "</figure>"
+        for of_env in _by_env(groups):
+            svg = _to_svg(draw_groups(of_env, axis, width=5.5))
+            figures += f"<figure class='{axis}'>{svg}</figure>"
     return f"<h2>Learning curves</h2><p class='choices'>{choices}</p>{figures}"
 
 
@@ -155,16 +156,12 @@ def _time_split(runs: Sequence[Path]) -> str:
     bars = ""
     for run in runs:
         rows = read_rows(run / "metrics.csv", "training_seconds")
-        shares = {
-            name: max(0.0, float(np.nanmean([row[name] for row in rows])))
-            for name in _PARTS
-            if name in rows[0] and np.isfinite(rows[-1][name])
-        }
-        shares[""] = max(0.0, 1 - sum(shares.values()))
+        shares = [np.nansum([row.get(name, 0.0) for row in rows]) / len(rows) for name in _PARTS]
+        shares[-1] = max(0.0, 1 - sum(shares))
         pieces = "".join(
-            f"<span style='background:{_PARTS[name][1]};width:{share:.2%}'>"
+            f"<span style='background:{colour};width:{share:.2%}'>"
             f"{f'{share:.0%}' if share > 0.07 else ''}</span>"
-            for name, share in shares.items()
+            for (_, colour), share in zip(_PARTS.values(), shares, strict=True)
         )
         speed = rows[-1]["steps"] / max(rows[-1]["training_seconds"], 1e-9)
         bars += f"{escape(run.name)}: {speed:,.0f} steps/s<div class='bar'>{pieces}</div>"
@@ -206,10 +203,6 @@ def _origins(runs: Sequence[Path], *, trust: bool) -> str:
     options = [(key, ", ".join(dict.fromkeys(values[key]))) for key in values]
     details = f"<summary>All options</summary>{_table(('option', 'values'), options)}"
     return f"<h2>Runs</h2>{_table(head, rows)}<details>{details}</details>"
-
-
-def _note(why: str, names: Sequence[str]) -> str:
-    return f"<p class='hint'>{why}: {escape(', '.join(names))}</p>" if names else ""
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -122,8 +122,8 @@ def test_policy_remembers_by_place_until_told_that_an_episode_begins(catch: Path
     [
         (None, r"give is_first, \[2\] bool"),
         (np.array([True, False]), r"is_first\[1\] is False in the first call"),
-        (np.zeros(3, np.bool_), r"is_first of shape \[3\] and dtype bool; with 2 observations"),
-        (np.zeros(2), r"is_first of shape \[2\] and dtype float64"),
+        (np.zeros(3, np.bool_), r"give is_first, \[2\] bool"),
+        (np.zeros(2), r"give is_first, \[2\] bool"),
     ],
     ids=["none", "never", "shape", "dtype"],
 )

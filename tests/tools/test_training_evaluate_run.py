@@ -157,7 +157,7 @@ def test_games_are_cut_off_at_the_limit_that_is_given_and_not_at_that_of_trainin
     ("option", "value", "said"),
     [
         ("max_noops", 3, "max_noops=3 no effect env=counting_env:CountingEnv is no Atari game"),
-        ("checkpoint", 7, "no checkpoint of step 7; there are 40"),
+        ("checkpoint", 7, "no checkpoint of step 7; there are"),
         ("out", "scores.txt", "out=scores.txt must end in .json"),
         ("out", "absent/scores.json", "there is no directory absent; make it first"),
         ("num_steps", 0, "num_steps is 0; at least 1"),

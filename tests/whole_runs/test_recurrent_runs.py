@@ -197,9 +197,3 @@ def test_environments_that_learners_do_not_divide_are_refused_with_what_fits() -
     message = "num_envs=16 does not divide among 3 learners .*; use num_envs=12,"
     with pytest.raises(ValueError, match=message):
         check_learners(config, Ranks(0, 3, 0, 3))
-
-
-def test_network_of_ones_own_has_no_lstm_put_in(tmp_path) -> None:
-    message = r"memory=lstm comes before the heads .* model=own_networks:two_heads has heads"
-    with pytest.raises(ValueError, match=message):
-        trained(tmp_path / "run", "env=catch", "memory=lstm", "model=own_networks:two_heads")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from math import isfinite
 from typing import Any, ClassVar, Literal, Protocol
 
+import torch
 from torch import Tensor
 
 from accel_rl.agents import Agent, RolloutTensors
@@ -306,6 +308,18 @@ def check_call(name: str, function: Callable[..., object], *arguments: str) -> N
 def name_of(config: LearnerConfig) -> str:
     """Return the algorithm's name in messages: that of its class, without Config."""
     return type(config).__name__.removesuffix("Config")
+
+
+def restore(generator: torch.Generator, state: Tensor) -> None:
+    """Restore the saved state of a generator of random numbers.
+
+    Generators of another kind of device have other states; then the state seeds this generator.
+    """
+    if state.numel() == generator.get_state().numel():
+        generator.set_state(state)
+    else:
+        digest = hashlib.sha256(state.numpy().tobytes()).digest()
+        generator.manual_seed(int.from_bytes(digest[:7], "little"))
 
 
 def remaining(config: LearnerConfig, progress: float) -> float:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from accel_rl.agents import RolloutTensors
-from accel_rl.algos.generator import restore
-from accel_rl.algos.learner import LearnerConfig, check_halves
+from accel_rl.algos.learner import LearnerConfig, check_halves, restore
 from accel_rl.algos.task import Batch, RunOptions, SamplerOptions
 from accel_rl.models import Sequences
 from accel_rl.options import require
@@ -94,18 +93,6 @@ def _fitting(most: int, size: int, unit: int) -> int | None:
     return fits[-1] if fits else None
 
 
-class Chosen(NamedTuple):
-    """Which steps of a rollout make up a minibatch.
-
-    Attributes:
-        steps: Their places ``[N]`` int64 among all steps, ``[T * B]``.
-        sequences: What a recurrent network must know of them; None for a network that is not.
-    """
-
-    steps: Tensor
-    sequences: Sequences | None
-
-
 class Minibatches:
     """Divides each rollout of a learner into minibatches, in another order in each epoch.
 
@@ -134,8 +121,16 @@ class Minibatches:
         if "shuffling" in state:
             restore(self._shuffling, state["shuffling"])
 
-    def of(self, batch: RolloutTensors) -> Iterator[Chosen]:
-        """Yield the minibatches of all epochs of ``batch``."""
+    def of(self, batch: RolloutTensors) -> Iterator[tuple[Tensor, Sequences | None]]:
+        """Yield the minibatches of all epochs of a rollout.
+
+        Args:
+            batch: The rollout.
+
+        Returns:
+            Places ``[N]`` int64 of the steps among all steps, ``[T * B]``, and their order for a
+            network with a memory.
+        """
         config, num_sharing = self._config, self._num_sharing
         T, B = batch.reward.shape
         sequences = batch.sequences(slice(0, T))
@@ -148,9 +143,9 @@ class Minibatches:
             order = torch.randperm(T * B // length, generator=self._shuffling, device=device)
             for chosen in torch.split(order, config.minibatch_size // num_sharing // length):
                 if sequences is None:
-                    yield Chosen(chosen, None)
+                    yield chosen, None
                 else:
-                    yield Chosen((first + chosen).flatten(), sequences.of(chosen))
+                    yield (first + chosen).flatten(), sequences.of(chosen)
 
 
 def all_steps(tree: Any) -> Any:

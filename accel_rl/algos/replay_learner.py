@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents import RolloutTensors
-from accel_rl.algos.generator import restore
-from accel_rl.algos.learner import Learner
+from accel_rl.algos.learner import Learner, restore
 from accel_rl.algos.optimizer import Deferred
 from accel_rl.algos.replay import Replay, ReplaySpec, SequenceReplay
 from accel_rl.algos.replay.spec import replay_device

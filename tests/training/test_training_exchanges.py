@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from accel_rl.algos.generator import restore
+from accel_rl.algos.learner import restore
 from accel_rl.parallel import (
     Adam,
     FlatParameters,

@@ -16,8 +16,8 @@ from accel_rl.agents import Agent, RolloutTensors
 from accel_rl.algos.optimizer import Optimizer
 from accel_rl.algos.task import Batch, LearnerSpec, NetworkSpec, RunOptions, SamplerOptions
 from accel_rl.graphs import Graphs
-from accel_rl.options import check_settings, option, require, when
-from accel_rl.parallel import LASAGNE_EPS, Exchange, Rule
+from accel_rl.options import check_settings, option, require
+from accel_rl.parallel import Exchange, Rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +51,6 @@ class LearnerConfig:
     """Schedule of the learning rate. linear: it falls to 0 over the run."""
     max_gradient_norm: float | None = option(None, common=True)
     """Maximum L2 norm of the gradient, which is scaled down to it. none: no limit."""
-    gradient_norm_eps: float = option(
-        LASAGNE_EPS,
-        idle=when("learner.max_gradient_norm", None),
-    )
-    """With max_gradient_norm, gradients are multiplied by min(norm, max_gradient_norm) / (norm +
-    this number). Lasagne has 1e-7. TensorFlow has 0, with which gradients within the limit do
-    not change."""
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     """Precision of the network's arithmetic in updates.
     Parameters and acting are float32. tf32: a GPU also rounds the inputs of matrix products, which
@@ -78,8 +71,7 @@ class LearnerConfig:
                 raise ValueError(f"{field.name} is {value}; it must be a finite number")
         require(self, "above 0", lambda value: value > 0, "max_gradient_norm")
         require(self, "from 0 to 1", lambda value: 0 <= value <= 1, "gamma")
-        at_least_zero = ("gradient_norm_eps", "gradient_cosine_interval")
-        require(self, "at least 0", lambda value: value >= 0, *at_least_zero)
+        require(self, "at least 0", lambda value: value >= 0, "gradient_cosine_interval")
 
     def make_agent(self, network: NetworkSpec) -> Agent:
         """Return an agent with new parameters on ``network.device``.

@@ -57,7 +57,6 @@ class PQNConfig(MinibatchConfig):
     0: one reward. 1: all rewards up to the end of the rollout."""
     max_gradient_norm: float | None = option(10.0, common=True)
     """Maximum L2 norm of the gradient, which is scaled down to it. none: no limit."""
-    gradient_norm_eps: float = 0.0
     epsilon_initial: float = 1.0
     """Probability of a random action at the start."""
     epsilon_final: float = option(0.001, common=True)

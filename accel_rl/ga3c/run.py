@@ -217,8 +217,7 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
         if agent.remembers:
             sampler.remember(joined_size(agent.model), tells_reward=bool(agent.model.previous))
         flat = FlatParameters(agent.model)
-        max_norm, eps = learner.max_gradient_norm, learner.gradient_norm_eps
-        versions = Versions(flat.parameter, learner.rule, max_norm, gradient_norm_eps=eps)
+        versions = Versions(flat.parameter, learner.rule, learner.max_gradient_norm)
         exchange = VersionExchange(flat, versions)
         learns = GA3C(agent, learner, exchange)
         threads = QueueThreads(agent, learns, versions, sampler, device, graphs)

@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from accel_rl.parallel.exchange import (
-    LASAGNE_EPS,
     Exchange,
     State,
     clip_gradient_,
@@ -48,13 +47,11 @@ class Versions:
         parameter: Tensor,
         rule: Rule,
         max_gradient_norm: float | None,
-        *,
-        gradient_norm_eps: float = LASAGNE_EPS,
     ) -> None:
         self.num_updates = 0
         self.rule_state = rule.make_state(parameter)
         self._rule = rule
-        self._clipping = max_gradient_norm, gradient_norm_eps
+        self._max_norm = max_gradient_norm
         self._slots = [parameter.clone()]
         self._num_readers = [0]
         self._latest = 0
@@ -77,7 +74,7 @@ class Versions:
 
         Return its norm before clipping, 0-d, and the number of the new version.
         """
-        norm = clip_gradient_(gradient, *self._clipping)
+        norm = clip_gradient_(gradient, self._max_norm)
         with self._updating:
             slot, number = self._free_slot(), self.num_updates + 1
             parameter = self._slots[slot]

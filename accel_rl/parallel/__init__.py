@@ -2,7 +2,7 @@
 
 from accel_rl.parallel.all_reduce import AllReduce, fingerprint
 from accel_rl.parallel.config import ParallelConfig
-from accel_rl.parallel.exchange import LASAGNE_EPS, Exchange, Local
+from accel_rl.parallel.exchange import Exchange, Local
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.group import Group, TeamError, TorchGroup
 from accel_rl.parallel.meeting import MachineStore, meet_by_store
@@ -26,7 +26,6 @@ from accel_rl.parallel.team import Team
 
 __all__ = [
     "ALONE",
-    "LASAGNE_EPS",
     "Adam",
     "AllReduce",
     "Exchange",

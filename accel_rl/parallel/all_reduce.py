@@ -8,7 +8,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from accel_rl.parallel.exchange import LASAGNE_EPS, Local
+from accel_rl.parallel.exchange import Local
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.group import Group
 from accel_rl.parallel.rules import Rule
@@ -28,7 +28,6 @@ class AllReduce(Local):
         rule: the update rule.
         max_gradient_norm: largest L2 norm of the mean gradient; see `Local`. None: no limit.
         group: the learners.
-        gradient_norm_eps: see `Local`.
     """
 
     def __init__(
@@ -37,10 +36,8 @@ class AllReduce(Local):
         rule: Rule,
         max_gradient_norm: float | None,
         group: Group,
-        *,
-        gradient_norm_eps: float = LASAGNE_EPS,
     ) -> None:
-        super().__init__(parameters, rule, max_gradient_norm, gradient_norm_eps=gradient_norm_eps)
+        super().__init__(parameters, rule, max_gradient_norm)
         self.num_sharing = group.size
         self._weight = parameters.gradient_and_more[parameters.gradient.numel()]
         self._group = group

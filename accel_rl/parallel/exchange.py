@@ -17,9 +17,6 @@ from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.rules import ParameterRule, Rule
 from accel_rl.parallel.running import Running
 
-LASAGNE_EPS = 1e-7
-"""in the factor of `clip_gradient_`"""
-
 State = dict[str, dict[str, Tensor]]
 """Tensors to save, by kind ("parameters", or one of the rule's), then by parameter name; and
 "counts", with "num_updates", 0-d int64."""
@@ -146,8 +143,6 @@ class Local(Exchange):
         rule: the update rule.
         max_gradient_norm: largest L2 norm of the whole gradient, which is scaled down to it. None:
             no limit.
-        gradient_norm_eps: small number that is added to the norm when the gradient is scaled; 0 as
-            in TensorFlow.
     """
 
     num_updates: int = 0
@@ -157,13 +152,11 @@ class Local(Exchange):
         parameters: FlatParameters,
         rule: Rule,
         max_gradient_norm: float | None,
-        *,
-        gradient_norm_eps: float = LASAGNE_EPS,
     ) -> None:
         self.parameters = parameters
         self._rule = rule
         self._rule_state = rule.make_state(parameters.parameter)
-        self._clipping = max_gradient_norm, gradient_norm_eps
+        self._max_norm = max_gradient_norm
         self._lr = math.nan
 
     def advance(self, lr: float) -> float:
@@ -175,7 +168,7 @@ class Local(Exchange):
     def apply(self, rate: float | Tensor) -> Tensor:
         """Clip the gradient and apply the rule; see `Exchange.apply`."""
         flat = self.parameters
-        norm = clip_gradient_(flat.gradient, *self._clipping)
+        norm = clip_gradient_(flat.gradient, self._max_norm)
         if isinstance(self._rule, ParameterRule):
             self._step_each_(self._rule, rate)
         else:
@@ -242,15 +235,13 @@ def check_kinds(state: State, flats: Iterable[str]) -> None:
 
 
 @torch.no_grad()
-def clip_gradient_(gradient: Tensor, max_norm: float | None, eps: float = LASAGNE_EPS) -> Tensor:
+def clip_gradient_(gradient: Tensor, max_norm: float | None) -> Tensor:
     """Scale ``gradient`` ``[P]`` down to L2 norm ``max_norm``; return its norm before.
 
-    The factor is ``min(norm, max_norm) / (norm + eps)``, always applied. Lasagne has 1e-7 as
-    ``eps``. With 0 it is ``max_norm / max(norm, max_norm)``, as TensorFlow's
-    ``clip_by_global_norm``: a gradient within the limit stays as it is.
+    A gradient within the limit stays as it is, as with TensorFlow's ``clip_by_global_norm``.
     """
     norm: Tensor = torch.linalg.vector_norm(gradient)
     if max_norm is not None:
-        divisor = norm + eps if eps else norm.clamp(min=torch.finfo(norm.dtype).tiny)
-        gradient.mul_(norm.clamp(max=max_norm) / divisor)
+        tiny = torch.finfo(norm.dtype).tiny
+        gradient.mul_(norm.clamp(max=max_norm) / norm.clamp(min=tiny))
     return norm

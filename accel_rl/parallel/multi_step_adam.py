@@ -21,7 +21,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from accel_rl.parallel.exchange import LASAGNE_EPS, State, clip_gradient_
+from accel_rl.parallel.exchange import State, clip_gradient_
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.rules import Adam
 from accel_rl.parallel.store import Chunk, ParameterStore
@@ -50,8 +50,6 @@ class MultiStepAdam(StoreExchange):
         rule: Adam,
         max_gradient_norm: float | None,
         sync_period: int,
-        *,
-        gradient_norm_eps: float = LASAGNE_EPS,
     ) -> None:
         if sync_period < 1:
             raise ValueError(f"sync_period is {sync_period}; it must be at least 1")
@@ -63,7 +61,6 @@ class MultiStepAdam(StoreExchange):
             store,
             rule,
             max_gradient_norm,
-            gradient_norm_eps=gradient_norm_eps,
             adopted=self._local,
         )
         self._sync_period = sync_period
@@ -75,7 +72,7 @@ class MultiStepAdam(StoreExchange):
     def apply(self, rate: float | Tensor) -> Tensor:
         """Take a step of Adam, and visit the store in each ``sync_period``-th call."""
         gradient = self.parameters.gradient
-        norm = clip_gradient_(gradient, *self._clipping)
+        norm = clip_gradient_(gradient, self._max_norm)
         self._num_unsynced += 1
         for chunk in self._store.chunks:
             sum_step = self._sums[0, chunk.elements]

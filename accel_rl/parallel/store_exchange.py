@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from accel_rl.parallel.exchange import LASAGNE_EPS, Exchange, State, check_kinds, clip_gradient_
+from accel_rl.parallel.exchange import Exchange, State, check_kinds, clip_gradient_
 from accel_rl.parallel.flat import FlatParameters
 from accel_rl.parallel.rules import ParameterRule, Rule
 from accel_rl.parallel.running import Running
@@ -103,7 +103,6 @@ class StoreExchange(Exchange):
         store: the store.
         rule: the update rule of the store.
         max_gradient_norm: largest L2 norm of this learner's gradient; see `Local`. None: no limit.
-        gradient_norm_eps: see `Local`.
         adopted: memory of a subclass, ``[K, P]`` on the learner's device, that takes over all
             arrays of the store instead of ``parameters``.
 
@@ -122,13 +121,12 @@ class StoreExchange(Exchange):
         rule: Rule,
         max_gradient_norm: float | None,
         *,
-        gradient_norm_eps: float = LASAGNE_EPS,
         adopted: Tensor | None = None,
     ) -> None:
         self.parameters = parameters
         self._store = store
         self._rule = rule
-        self._clipping = max_gradient_norm, gradient_norm_eps
+        self._max_norm = max_gradient_norm
         self._seen = [0] * len(store.chunks)  # updates of each chunk when last read or written
         self._device = parameters.parameter.device
         self._is_on_gpu = self._device.type == "cuda"
@@ -151,7 +149,7 @@ class StoreExchange(Exchange):
 
     def apply(self, rate: float | Tensor) -> Tensor:
         """Push the gradient into the store, and take its parameters; see `Exchange.apply`."""
-        norm = clip_gradient_(self.parameters.gradient, *self._clipping)
+        norm = clip_gradient_(self.parameters.gradient, self._max_norm)
 
         def change(chunk: Chunk, num_updates: int, block: Block) -> None:
             own = self._rule.rate(self._lr, num_updates + 1)  # by the updates of the chunk

@@ -161,7 +161,7 @@ def make_exchange(config: TrainConfig, agent: Agent, team: Team) -> Exchange:
     """
     flat = FlatParameters(agent.model)
     learner = config.learner
-    rule, max_norm, eps = learner.rule, learner.max_gradient_norm, learner.gradient_norm_eps
+    rule, max_norm = learner.rule, learner.max_gradient_norm
     parallel = config.parallel
     if parallel.sync == "store":
         timeout = parallel.learner_timeout_seconds
@@ -171,17 +171,17 @@ def make_exchange(config: TrainConfig, agent: Agent, team: Team) -> Exchange:
         else:
             store = open_store(team.share("store"), flat, rule, timeout)
         if parallel.sync_period == 1:
-            exchange = StoreExchange(flat, store, rule, max_norm, gradient_norm_eps=eps)
+            exchange = StoreExchange(flat, store, rule, max_norm)
         else:
             assert isinstance(rule, Adam)
             period = parallel.sync_period
-            exchange = MultiStepAdam(flat, store, rule, max_norm, period, gradient_norm_eps=eps)
+            exchange = MultiStepAdam(flat, store, rule, max_norm, period)
         exchange.running = partial(share_running, team, timeout)
         return exchange
     if team.ranks.size > 1:
         assert team.group is not None, "open_group comes first"
-        return AllReduce(flat, rule, max_norm, team.group, gradient_norm_eps=eps)
-    return Local(flat, rule, max_norm, gradient_norm_eps=eps)
+        return AllReduce(flat, rule, max_norm, team.group)
+    return Local(flat, rule, max_norm)
 
 
 def sampler_share(config: TrainConfig, ranks: Ranks) -> SamplerConfig:

@@ -122,7 +122,7 @@ r2d2: num_envs=256 sequence_length=80 burn_in=40 batch_size=5120 buffer_size=4_0
   previous_action_reward=true double=true dueling=true value_rescaling=true clip_reward=false
   episodic_lives=false
 pqn: num_envs=128 horizon=32 epochs=2 minibatch_size=128 lr=0.00025 lr_schedule=constant
-  gamma=0.99 q_lambda=0.65 max_gradient_norm=10.0 gradient_norm_eps=0.0
+  gamma=0.99 q_lambda=0.65 max_gradient_norm=10.0
   epsilon_initial=1.0 epsilon_final=0.001 exploration_fraction=0.1 epsilon_evaluation=0.0
   total_steps=50_000_000 observation_size=84x84 episodic_lives=true clip_reward=true
 ppo env=CartPole-v1: num_envs=8 horizon=256 epochs=10 minibatch_size=64 lr=0.0003

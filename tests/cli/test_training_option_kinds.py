@@ -22,7 +22,7 @@ LEARNING = {
         "bootstrap_on_truncation buffer_size burn_in clip_range clip_schedule clip_value "
         "double dueling entropy_coefficient epochs epsilon_evaluation epsilon_final "
         "epsilon_initial epsilon_per_env epsilon_steps exploration_fraction gae_lambda gamma "
-        "gradient_norm_eps huber_delta learning_starts loss_reduction lr lr_schedule "
+        "huber_delta learning_starts loss_reduction lr lr_schedule "
         "max_gradient_norm min_training_batch minibatch_size n_step "
         "normalize_advantage normalize_observation normalize_reward num_atoms optimizer precision "
         "prioritized priority_alpha priority_beta priority_beta_steps q_lambda "

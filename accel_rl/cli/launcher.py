@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import select
 import selectors
 import signal
@@ -17,9 +18,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from accel_rl.envs.make import GIVEN
 from accel_rl.parallel.group import TeamError
 from accel_rl.parallel.meeting import STORE_VARIABLE, MachineStore
 from accel_rl.parallel.team import LOST
+from accel_rl.samplers.shared import dumps
 from accel_rl.system.console import tell_error
 from accel_rl.system.processes import add_package_path
 from accel_rl.system.stopping import (
@@ -31,7 +34,10 @@ from accel_rl.system.stopping import (
     keeping_signals,
     stop_signals,
 )
+from accel_rl.training.metrics import OnRow
 
+_GIVEN_VARIABLE = "ACCEL_RL_GIVEN"
+"""names the descriptor of memory with functions that a program has given for its learners"""
 FAILURE_SECONDS = 60.0
 """for learners to end after one of them has failed. Shorter than `STOP_SECONDS`, because a learner
 that hangs is the likely failure, and there is an earlier checkpoint. Also for the first learner to
@@ -61,6 +67,47 @@ def launch(arguments: Sequence[str], num_learners: int, *, goes_on: bool) -> int
                     learner.wait()
 
 
+@contextlib.contextmanager
+def giving_to_learners(on_row: OnRow | None, *, quiet: bool) -> Iterator[None]:
+    """Let learners that start within have the environments and the ``on_row`` of this program.
+
+    Args:
+        on_row: called with each row of metrics, in the process of the first learner.
+        quiet: show nothing.
+
+    Raises:
+        ValueError: cloudpickle cannot carry them.
+    """
+    try:
+        given = dumps((GIVEN, on_row, quiet))
+    except Exception as error:
+        raise ValueError(
+            f"env or on_row cannot be carried to the processes of several learners: {error}; "
+            f"define it without open files, locks and the like, or use one learner"
+        ) from error
+    with os.fdopen(os.memfd_create("accel_rl_given"), "wb") as memory:
+        memory.write(pickle.dumps(sys.path) + given)
+        memory.flush()
+        os.environ[_GIVEN_VARIABLE] = str(memory.fileno())
+        try:
+            yield
+        finally:
+            del os.environ[_GIVEN_VARIABLE]
+
+
+def take_given() -> tuple[OnRow | None, bool]:
+    """Return what `giving_to_learners` had for this learner, and enter its environments."""
+    descriptor = os.environ.pop(_GIVEN_VARIABLE, None)
+    if descriptor is None:
+        return None, False
+    with open(f"/proc/self/fd/{descriptor}", "rb") as memory:  # each reads from the beginning
+        os.close(int(descriptor))
+        sys.path += [each for each in pickle.load(memory) if each not in sys.path]
+        environments, on_row, quiet = pickle.load(memory)
+    GIVEN.update(environments)
+    return on_row, quiet
+
+
 def _start(
     arguments: Sequence[str], rank: int, num_learners: int, store: MachineStore
 ) -> subprocess.Popen[bytes]:
@@ -79,8 +126,9 @@ def _start(
     add_package_path(environment)
     # A session of its own, so that Ctrl-C in the terminal comes through this process alone.
     command = [sys.executable, "-P", "-m", "accel_rl", *arguments]
+    given = [int(os.environ[_GIVEN_VARIABLE])] if _GIVEN_VARIABLE in os.environ else []
     with keeping_signals():
-        return subprocess.Popen(command, env=environment, start_new_session=True)
+        return subprocess.Popen(command, env=environment, start_new_session=True, pass_fds=given)
 
 
 @contextlib.contextmanager

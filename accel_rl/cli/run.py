@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from accel_rl.cli.help import PLAN
-from accel_rl.cli.launcher import end_with_parent, launch
+from accel_rl.cli.launcher import end_with_parent, launch, take_given
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.cli.plain_config import from_plain, to_plain
 from accel_rl.cli.plan import describe_plan
@@ -41,6 +41,7 @@ from accel_rl.training.devices import (
     check_same_processors,
     learner_device,
 )
+from accel_rl.training.metrics import OnRow
 from accel_rl.training.progress import summary
 from accel_rl.training.run import ALONE
 from accel_rl.training.torch_setup import sampling_threads, tune_malloc
@@ -53,20 +54,20 @@ def run(arguments: Sequence[str]) -> int:
     Where the config asks for several learners and nobody has started them yet, this process does,
     and is their launcher.
     """
-    console = LastingConsole()
+    on_row, quiet = take_given()
+    console = LastingConsole(quiet=quiet)
     try:
         ranks = read_ranks(os.environ)
         if PLAN in arguments:
             with refusing_exit():
                 return _plan([each for each in arguments if each != PLAN], console, ranks)
         if ranks.size > 1:
-            return _run_in_team(arguments, console, ranks)
+            return _run_in_team(arguments, console, ranks, on_row)
         config = parse_arguments(arguments)
         check_learners(config, ranks)
         if config.num_learners > 1:
-            _probe(config)
-            goes_on = config.parallel.on_learner_failure == "continue"
-            return launch(["train", *arguments], config.num_learners, goes_on=goes_on)
+            probe_learners(config)
+            return launch_learners(config, arguments)
         tune_malloc()
         return _report(train(config, console, Team(ranks)), console)
     except Interrupted as interrupted:
@@ -76,7 +77,13 @@ def run(arguments: Sequence[str]) -> int:
         return 1
 
 
-def _probe(config: TrainConfig) -> None:
+def launch_learners(config: TrainConfig, arguments: Sequence[str]) -> int:
+    """Run the learners of ``config``, made of ``arguments``, and return the exit code."""
+    goes_on = config.parallel.on_learner_failure == "continue"
+    return launch(["train", *arguments], config.num_learners, goes_on=goes_on)
+
+
+def probe_learners(config: TrainConfig) -> None:
     """Raises ValueError where no learner could have the environment, the network or ``run_dir``.
 
     Here, there is one message of that, before any process starts.
@@ -103,7 +110,9 @@ def _plan(arguments: Sequence[str], console: Console, ranks: Ranks) -> int:
     return 0
 
 
-def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> int:
+def _run_in_team(
+    arguments: Sequence[str], console: Console, ranks: Ranks, on_row: OnRow | None = None
+) -> int:
     """As one learner of several; the first one resolves the config for all."""
     end_with_parent()
     team = meet_by_store(ranks, _given_timeout(arguments))
@@ -129,7 +138,7 @@ def _run_in_team(arguments: Sequence[str], console: Console, ranks: Ranks) -> in
         else:
             team.watch()
         tune_malloc()
-        code = _report(train(config, console, team), console)
+        code = _report(train(config, console, team, on_row=on_row), console)
     except Interrupted as interrupted:
         code = _tell_interrupted(interrupted, team)
     except (ValueError, SamplerError, RunError, TeamError) as error:

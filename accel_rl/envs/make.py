@@ -9,7 +9,7 @@ import importlib
 import logging
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,6 +35,8 @@ ADAPTED = {
 """functions that make a `Batched`, by what stands before the colon in the name of an environment"""
 _MAIN = ("__main__:", "__mp_main__:")
 """what is in that module goes to workers by value: they have another main module"""
+GIVEN: dict[str, Callable[..., Any]] = {}
+"""functions that a program has given as environments, by the names that stand in configs"""
 _NUM_PROBE_STEPS = 20
 
 _LOGGER = logging.getLogger(__name__)
@@ -67,6 +69,8 @@ def make_env_factory(
         if not callable(env):
             raise ValueError(f"env is {env!r}; it must be a name or a function that makes it")
         return _named(name_of(env), _call, env, name_of(env), info_keys)
+    if env in GIVEN:
+        return _named(env, _call, GIVEN[env], env, info_keys)
     if env == "catch" or is_atari_game(env) or env.startswith(MINATAR):
         if info_keys:
             raise ValueError(
@@ -81,12 +85,55 @@ def make_env_factory(
         batched = find_function("env", ADAPTED[kind])(task, info_keys=info_keys)
         return _named(env, batched)
     if ":" in env and not re.search(r"-v\d+$", env):
+        if "<" in env or (env.startswith(_MAIN) and not _is_in_main(env)):
+            raise ValueError(
+                f"env={env} is a function or class of the program that began the run; give it "
+                f"again, as in accel_rl.load(RUN, env=FUNCTION)"
+            )
         function = find_function("env", env)
         if env.startswith(_MAIN):
             return _named(env, _call, function, env, info_keys)
         return _named(env, _make_from_function, env, info_keys)
     # The registry of this process: a worker has only what its own imports register.
     return _named(env, _make_from_gymnasium, env, gymnasium_spec(env), info_keys)
+
+
+@contextlib.contextmanager
+def giving(name: str | None, function: Callable[..., Any] | None) -> Iterator[None]:
+    """Let ``name`` stand for an environment that a program has given, within.
+
+    Args:
+        name: name of the environment in configs.
+        function: makes the environment; None: there is nothing to give.
+    """
+    before = GIVEN.copy()
+    if name is not None and function is not None:
+        GIVEN[name] = function
+    try:
+        yield
+    finally:
+        GIVEN.clear()
+        GIVEN.update(before)
+
+
+def name_for_configs(env: Callable[..., Any]) -> str:
+    """Return the name under which a config has an environment that a program gives.
+
+    If other programs can import the function or class, the name is ``module:function``.
+
+    Args:
+        env: a function or class that makes the environment.
+    """
+    module, name = getattr(env, "__module__", None), getattr(env, "__qualname__", None)
+    if name is None or module is None:  # of an object that is called
+        return f"__main__:<{name_of(env)}>"
+    is_found = getattr(sys.modules.get(module), name, None) is env
+    return f"{module}:{name}" if is_found or "<" in name else f"{module}:<{name}>"
+
+
+def _is_in_main(env: str) -> bool:
+    module, _, name = env.partition(":")
+    return hasattr(sys.modules.get(module), name)
 
 
 def is_atari_game(env: str) -> bool:

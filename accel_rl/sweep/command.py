@@ -42,19 +42,8 @@ from accel_rl.tools.output import make_table
 
 def sweep(arguments: Sequence[str]) -> int:
     """Runs a sweep; returns 0, 1 (refused, or a run failed), or 128 and a signal's number."""
-    console = LastingConsole()
     try:
-        if sys.platform != "linux":
-            raise ValueError(f"sweeps need Linux, and this is {sys.platform}; run them one by one")
-        with StopRequest():
-            options, axes = read_options(arguments)
-            if options.resume is None:
-                runs = plan_runs(axes, options.config, trust=options.trust)
-            else:
-                runs = read_plan(Path(options.resume), trust=options.trust)
-                if axes:
-                    runs = grow(Path(options.resume), runs, axes)
-            return _sweep(options, runs, console)
+        return run_sweep(arguments, LastingConsole())[1]
     except (ValueError, OSError) as error:
         told: Exception | str = error
         if isinstance(error, WriteError):
@@ -66,7 +55,28 @@ def sweep(arguments: Sequence[str]) -> int:
         return 128 + interrupted.signal
 
 
-def _sweep(options: SweepOptions, runs: list[PlannedRun], console: Console) -> int:
+def run_sweep(arguments: Sequence[str], console: Console) -> tuple[Path, int]:
+    """Run a sweep; return its directory and exit code.
+
+    Raises:
+        ValueError: an option is not valid, or this system is not Linux. No run began.
+        OSError: a file of the sweep could not be written.
+        Interrupted: the sweep was stopped before a run began.
+    """
+    if sys.platform != "linux":
+        raise ValueError(f"sweeps need Linux, and this is {sys.platform}; run them one by one")
+    with StopRequest():
+        options, axes = read_options(arguments)
+        if options.resume is None:
+            runs = plan_runs(axes, options.config, trust=options.trust)
+        else:
+            runs = read_plan(Path(options.resume), trust=options.trust)
+            if axes:
+                runs = grow(Path(options.resume), runs, axes)
+        return _sweep(options, runs, console)
+
+
+def _sweep(options: SweepOptions, runs: list[PlannedRun], console: Console) -> tuple[Path, int]:
     number, total = options.part_of
     mine = runs[number - 1 :: total]
     if not mine:
@@ -101,7 +111,7 @@ def _sweep(options: SweepOptions, runs: list[PlannedRun], console: Console) -> i
                     note_if_finished(job)
             panels = write_report(sweep_dir, jobs)
             is_drawn = bool(panels) and draw_report(sweep_dir, panels)
-    return _conclude(sweep_dir, here, panels, is_drawn, console, stop)
+    return sweep_dir, _conclude(sweep_dir, here, panels, is_drawn, console, stop)
 
 
 def make_directory(options: SweepOptions, runs: list[PlannedRun]) -> Path:

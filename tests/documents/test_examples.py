@@ -1,5 +1,6 @@
 """The examples, run as a reader would, for a few seconds each: they learn."""
 
+import json
 import re
 import runpy
 import sys
@@ -111,3 +112,13 @@ def test_trial_of_the_search_ends_when_optuna_prunes_it(
 def test_every_config_of_the_examples_is_read() -> None:
     for path in sorted(EXAMPLES.glob("*.yaml")):
         assert parse_arguments([f"config={path}", "trust=true"]).total_steps >= 10_000, path
+
+
+@pytest.mark.nightly
+def test_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    """Without Jupyter, and without the film, which needs what draws CartPole."""
+    cells = json.loads((EXAMPLES / "quickstart.ipynb").read_text())["cells"]
+    sources = ["".join(each["source"]) for each in cells if each["cell_type"] == "code"]
+    text = "\n".join(each for each in sources if "film" not in each)
+    (tmp_path / "notebook.py").write_text(f"{text}\nprint(score)\n")
+    assert float(run(["python", "notebook.py"], tmp_path).split()[-1]) > 150

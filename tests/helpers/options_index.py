@@ -1,8 +1,10 @@
-"""Writes ``accel_rl/cli/index.json``, the index of presets and options, anew."""
+"""Writes ``cli/index.json``, the index of presets and options, and ``keywords.py`` anew."""
 
 import json
 import re
 from typing import Any
+
+from option_keywords import write_keywords
 
 from accel_rl.cli.check import CheckOptions
 from accel_rl.cli.index import PATH, Index, Listed, describe, listed
@@ -42,3 +44,4 @@ def write_index() -> None:
 
 if __name__ == "__main__":
     write_index()
+    write_keywords()

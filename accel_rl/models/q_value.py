@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from accel_rl.models.image import ImageSpec, Picture, flat_maps, make_convs, normc_
-from accel_rl.models.mlp import make_layers
 
 DUELING_GRADIENT_SCALE = 1 / sqrt(2)
 
@@ -106,17 +105,18 @@ class ImageQNetwork(QModel):
 
 
 class MLPQNetwork(QModel):
-    """Two tanh layers of 64 units for observations that are not images; dueling streams share none.
+    """Two ReLU layers of 128 units for observations that are no images; dueling streams share none.
 
-    Orthogonal initial weights as in `MLP`, the last layer's of gain 0.01.
+    Initial weights are torch's. Values grow to the sum of many rewards: tanh layers as of `MLP`,
+    whose outputs are bounded, learned CartPole-v1 to 90 to 160 where these learn it to 500.
     """
 
     def __init__(self, observation_shape: tuple[int, ...], head: QHead) -> None:
         super().__init__()
         num_actions, num_atoms, is_dueling = head
-        layers = partial(make_layers, prod(observation_shape), output_gain=0.01)
-        self.advantage = layers(num_actions * num_atoms)
-        self.value = layers(num_atoms) if is_dueling else None
+        num_inputs = prod(observation_shape)
+        self.advantage = _relu_layers(num_inputs, num_actions * num_atoms)
+        self.value = _relu_layers(num_inputs, num_atoms) if is_dueling else None
         self._output_shape = num_actions, num_atoms
 
     def forward(self, observation: Tensor) -> Tensor:
@@ -124,6 +124,11 @@ class MLPQNetwork(QModel):
         x = observation.reshape(observation.shape[0], -1).to(torch.float32)
         advantage = self.advantage(x).view(-1, *self._output_shape)
         return advantage if self.value is None else duel(self.value(x), advantage)
+
+
+def _relu_layers(num_inputs: int, num_outputs: int) -> nn.Sequential:
+    first, second = nn.Linear(num_inputs, 128), nn.Linear(128, 128)
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(128, num_outputs))
 
 
 class ImageStream(nn.Module):

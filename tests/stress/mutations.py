@@ -356,9 +356,9 @@ dueling_gradient_unscaled models/q_value.py algos/test_algos_dqn.py
 - x = x * DUELING_GRADIENT_SCALE + x.detach() * (1 - DUELING_GRADIENT_SCALE)
 + pass
 
-clip_norm_eps parallel/exchange.py parallel/test_parallel_exchange.py
-- norm + eps if eps else
-+ norm + 1e-3 if eps else
+clip_scales_up parallel/exchange.py parallel/test_parallel_exchange.py
+- norm.clamp(max=max_norm) /
++ max_norm /
 
 adam_bias_not_corrected parallel/rules.py parallel/test_parallel_rules.py
 - return lr * math.sqrt(1 - beta2**step) / (1 - beta1**step)

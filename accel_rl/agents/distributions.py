@@ -302,6 +302,7 @@ class Joint(Distribution):
         )
 
     def draw(self, outputs: Tensor, noise: Tensor, mask: Any = None) -> dict[str, Any]:
+        noise = noise.reshape(outputs.shape[0], -1)
         each = torch.split(noise, [part.num_noise for part in self._parts], 1)
         masks = {} if mask is None else mask
         return {

@@ -33,6 +33,7 @@ from accel_rl.envs.make import ADAPTED, is_atari_game, make_env_factory
 from accel_rl.runs.directory import plain_options
 from accel_rl.runs.saved import find_policy, read_trusted_config
 from accel_rl.samplers import PolicyInput
+from accel_rl.samplers.base import noise_shape
 from accel_rl.samplers.generators import seed_generators
 from accel_rl.spaces import Leaf, Space, write_values, zeros
 from accel_rl.system.console import complain
@@ -171,7 +172,8 @@ def film_game(
             num_frames += len(pictures)
             if has_ended or num_steps == most_steps:
                 break
-            step = PolicyInput(observation, rng.random(1), 0, slice(0, 1), is_first, reward)
+            noise = rng.random(noise_shape((1,), policy.num_noise))
+            step = PolicyInput(observation, noise, 0, slice(0, 1), is_first, reward)
             action = _one_action(spec.action, policy(step))
             with naming(spec.name, "step"):
                 result = env.step(action, observation[0, ...])

@@ -30,6 +30,7 @@ SPACES: dict[str, Space] = {
     "integers": INTEGERS,
     "booleans": BOOLEANS,
     "floats": FLOATS,
+    "nested": {"inner": {"x": Leaf((), np.dtype(np.float32), -1, 1)}, "tool": discrete(2)},
     "mapping": {"move": FLOATS, "tool": discrete(3), "inner": {"keys": BOOLEANS, "x": FLOATS}},
 }
 

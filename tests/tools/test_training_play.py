@@ -167,6 +167,12 @@ class Failing(Pay):
         raise KeyError("lost")
 
 
+def test_actions_of_several_parts_are_drawn_in_a_game(tmp_path) -> None:
+    run_dir = trained(tmp_path / "run", "env=control_envs:SwingInParts", "algo=ppo")
+    games = [play_game(run_dir, max_steps=3, seed=seed) for seed in (0, 1)]
+    assert [game.num_steps for game in games] == [3, 3] and games[0].score != games[1].score
+
+
 def test_error_of_an_own_environment_is_named(pay, monkeypatch) -> None:
     monkeypatch.setattr("saved_runs.Pay", Failing)
     with pytest.raises(EnvError, match=r"environment .* failed in step: KeyError: 'lost'"):

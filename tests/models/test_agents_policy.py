@@ -100,12 +100,14 @@ def test_subclass_explores_as_it_chooses_and_is_greedy_as_before(kind: str) -> N
     if kind == "q":
         head: Any = QHead(3)
         model = make_model("mlp", Leaf((3,), np.dtype(np.float32)), head)
-        model.advantage[-1].bias.data, scale = weights.clone(), 1
+        layer, scale = model.advantage[-1], 1
         agent = Boltzmann(model, None, torch.zeros(1))
     else:
         model = make_model("mlp", Leaf((3,), np.dtype(np.float32)), 3)
-        model.policy[-1].bias.data, scale = weights.clone(), 2
+        layer, scale = model.policy[-1], 2
         agent = Timid(model)
+    layer.weight.data.zero_()
+    layer.bias.data = weights.clone()
     share = torch.bincount(agent.act(observation, noise, slice(0, N)), minlength=3) / N
     torch.testing.assert_close(share, (weights / scale).softmax(0), atol=1e-3, rtol=0)
     assert (agent.greedy().act(observation, noise, slice(0, N)) == 1).all()

@@ -81,6 +81,9 @@ class TrainConfig:
     max_minutes: float | None = option(None, "course", common=True)
     """Minutes after which the run stops and saves, so that resume can continue it.
     none: no limit."""
+    stop_at_score: float | None = option(None, "course", common=True)
+    """Score at which the run stops and saves: the mean of the last 100 games, with 20 or more.
+    none: the run takes all its steps."""
     seed: int = option(0, "identity", common=True)
     """Seed of everything random: simulators, actions and initial parameters."""
     device: Literal["auto", "cpu", "cuda"] = option("auto", "engine", common=True)

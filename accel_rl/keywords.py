@@ -20,6 +20,7 @@ class TrainOptions(TypedDict, total=False):
     previous_action_reward: bool
     schedule_steps: int | None
     max_minutes: float | None
+    stop_at_score: float | None
     seed: int
     device: Literal["auto", "cpu", "cuda"]
     cuda_graphs: Literal["auto", "on", "off"]
@@ -70,7 +71,6 @@ class TrainOptions(TypedDict, total=False):
     bootstrap_on_truncation: bool
     lr_schedule: Literal["constant", "linear"]
     max_gradient_norm: float | None
-    gradient_norm_eps: float
     precision: Literal["float32", "tf32", "bfloat16"]
     log_norms: bool
     gradient_cosine_interval: int

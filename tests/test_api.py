@@ -17,6 +17,7 @@ import accel_rl
 from accel_rl.api import Run
 from accel_rl.envs.catch import Catch
 from accel_rl.envs.make import GIVEN, name_for_configs
+from accel_rl.runs.tables import read_rows
 
 QUICK: dict[str, Any] = {"num_workers": 0, "tracker": [], "quiet": True}
 
@@ -137,6 +138,13 @@ def test_rows_are_seen_and_end_the_run(tmp_path: Path) -> None:
     options: dict[str, Any] = {**QUICK, "log_interval": 80, "run_dir": tmp_path / "run"}
     accel_rl.train(env="catch", total_steps=8000, on_row=watch, **options)
     assert steps == [80, 160]
+
+
+def test_run_stops_at_a_score(tmp_path: Path) -> None:
+    options: dict[str, Any] = {**QUICK, "log_interval": 80, "run_dir": tmp_path / "run"}
+    accel_rl.train(env="catch", total_steps=8000, stop_at_score=-1.5, **options)
+    rows = read_rows(tmp_path / "run" / "metrics.csv")
+    assert rows[-2]["episodes_in_window"] < 20 <= rows[-1]["episodes_in_window"]
 
 
 @pytest.mark.processes

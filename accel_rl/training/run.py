@@ -91,7 +91,11 @@ class Run(ABC):
         self.run_dir, self.stop = run_dir, stop
 
         def look(row: Mapping[str, float]) -> None:
-            if on_row is not None and on_row(row) and row["steps"] < self.config.planned_steps:
+            wanted, score = self.config.stop_at_score, row["episode_return_raw_mean"]
+            is_over = wanted is not None and score >= wanted and row["episodes_in_window"] >= 20
+            if on_row is not None and on_row(row):
+                is_over = True
+            if is_over and row["steps"] < self.config.planned_steps:
                 stop.ask()
 
         spec = self.sampler.env_spec

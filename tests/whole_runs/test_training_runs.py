@@ -163,7 +163,7 @@ def test_end_of_the_terminal_saves_and_stops(tmp_path) -> None:
     options = {"stdin": descriptor, "stdout": descriptor, "stderr": descriptor}
     options["env"] = {**os.environ, "TERM": "xterm"}
     opening = "import fcntl, runpy, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-    program = ("-c", f"{opening}runpy.run_module('accel_rl', run_name='__main__')")
+    program = ("-c", f"{opening}runpy.run_module('accel_rl', run_name='__main__')", "train")
     with launched(tmp_path, *CATCH, "learners=1", program=program, **options) as started:
         started.wait_for_rows(2)
         # As a shell does, to the workers, too.

@@ -40,6 +40,4 @@ def __getattr__(name: str) -> Any:
         module = import_module(f"{__name__}.{_MODULES.get(name, 'api')}")
     except ModuleNotFoundError as error:
         raise extras.missing_package(f"{__name__}.{name}", "train", error) from error
-    # The function `sweep` instead of the folder, which has just been loaded.
-    globals().update({each: getattr(module, each) for each in __all__ if hasattr(module, each)})
-    return globals()[name]
+    return getattr(module, name)

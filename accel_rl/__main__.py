@@ -94,7 +94,7 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
     elif name == "check":
         from accel_rl.cli.check import run_check as command
     elif name == "sweep":
-        from accel_rl.sweep.command import sweep as command
+        from accel_rl.sweeps.command import sweep as command
     else:
         from accel_rl.cli.tools import run_tool
 

@@ -34,7 +34,7 @@ from accel_rl.runs.directory import make_run_directory, run_place
 from accel_rl.runs.saved import read_config
 from accel_rl.runs.tables import read_rows
 from accel_rl.runs.yaml_file import exact_text
-from accel_rl.sweep.command import run_sweep
+from accel_rl.sweeps.command import run_sweep
 from accel_rl.system.lasting_console import LastingConsole
 from accel_rl.tools.evaluate import EvaluateOptions, EvaluationReport, evaluate_run
 from accel_rl.tools.play import PlayOptions, play

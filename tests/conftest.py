@@ -65,7 +65,7 @@ def one_torch_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 def warm_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweeps in this process have runs that are forks of a process that has loaded torch."""
     names = {**vars(subprocess), "Popen": warm.Popen}
-    monkeypatch.setattr("accel_rl.sweep.queue.subprocess", SimpleNamespace(**names))
+    monkeypatch.setattr("accel_rl.sweeps.queue.subprocess", SimpleNamespace(**names))
 
 
 @pytest.fixture(autouse=True)

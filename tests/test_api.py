@@ -44,12 +44,6 @@ def test_import_loads_no_package_and_samplers_load_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.slow
-def test_name_of_sweep_is_the_function_whatever_was_loaded_before() -> None:
-    code = "import accel_rl.api, accel_rl\nassert accel_rl.train and callable(accel_rl.sweep)"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_missing_package_is_named_with_its_extra() -> None:
     code = (
         "import sys, accel_rl\nsys.modules['torch'] = None\n"

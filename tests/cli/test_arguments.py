@@ -18,7 +18,7 @@ from accel_rl.algos import A2CConfig
 from accel_rl.envs import make_env_factory
 from accel_rl.ga3c.sampler import QueuedSampler
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SamplerError, SerialSampler
-from accel_rl.sweep.plan import plan_runs
+from accel_rl.sweeps.plan import plan_runs
 from accel_rl.tools.policy import load_policy
 from accel_rl.vector import VectorEnv
 

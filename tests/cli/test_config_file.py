@@ -16,8 +16,8 @@ from accel_rl.parallel import Team
 from accel_rl.presets import PRESETS
 from accel_rl.runs.directory import write_config
 from accel_rl.runs.saved import read_config
-from accel_rl.sweep.command import make_directory
-from accel_rl.sweep.plan import SweepOptions, plan_runs, read_options, read_plan
+from accel_rl.sweeps.command import make_directory
+from accel_rl.sweeps.plan import SweepOptions, plan_runs, read_options, read_plan
 
 
 def saved(tmp_path: Path, *arguments: str) -> str:

@@ -23,7 +23,7 @@ from accel_rl.runs.directory import write_config
 from accel_rl.runs.files import read_bytes, read_text
 from accel_rl.runs.saved import read_config
 from accel_rl.runs.yaml_file import read_yaml
-from accel_rl.sweep.plan import plan_runs, read_options
+from accel_rl.sweeps.plan import plan_runs, read_options
 from accel_rl.system.states import decode_state, encode_state
 
 some = settings(

@@ -19,7 +19,7 @@ from accel_rl.config import TrainConfig
 from accel_rl.envs import AtariConfig
 from accel_rl.parallel import ParallelConfig
 from accel_rl.samplers import SamplerConfig
-from accel_rl.sweep.plan import SweepOptions
+from accel_rl.sweeps.plan import SweepOptions
 from accel_rl.tools.evaluate import EvaluateOptions
 
 

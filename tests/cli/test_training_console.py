@@ -11,9 +11,9 @@ from launched_runs import started
 from rich.console import Console
 
 from accel_rl.__main__ import main
-from accel_rl.sweep.display import SweepDisplay
-from accel_rl.sweep.plan import plan_runs
-from accel_rl.sweep.queue import make_jobs
+from accel_rl.sweeps.display import SweepDisplay
+from accel_rl.sweeps.plan import plan_runs
+from accel_rl.sweeps.queue import make_jobs
 from accel_rl.system.lasting_console import LastingConsole
 
 

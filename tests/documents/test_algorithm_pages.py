@@ -9,7 +9,7 @@ import pytest
 from accel_rl.cli.help import train_help
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.presets import PRESETS
-from accel_rl.sweep.plan import ATARI_49, plan_runs
+from accel_rl.sweeps.plan import ATARI_49, plan_runs
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = r"docs/algorithms/\w+\.md"

@@ -23,7 +23,7 @@ LAYERS = [
     for layer in (
         "launch benchmarks examples",
         "api",
-        "__main__ cli sweep tools",
+        "__main__ cli sweeps tools",
         "ga3c",
         "training",
         "runs",
@@ -198,7 +198,7 @@ def test_package_can_be_imported_where_there_is_no_unix() -> None:
         "import signal, sys, matplotlib, psutil, tensorboard, torch\n"
         "del signal.SIGHUP\n"
         "sys.modules |= {'fcntl': None, 'resource': None}\n"
-        "import accel_rl.sweep.command, accel_rl.cli.tools\n"
+        "import accel_rl.sweeps.command, accel_rl.cli.tools\n"
         "from accel_rl.__main__ import main\n"
         "sys.exit(main(['--help']))"
     )

@@ -11,7 +11,7 @@ from accel_rl.cli.index import PATH, Index, Listed, describe, listed
 from accel_rl.cli.tools import OPTIONS
 from accel_rl.options import list_options
 from accel_rl.presets import PRESETS
-from accel_rl.sweep.plan import SweepOptions
+from accel_rl.sweeps.plan import SweepOptions
 
 
 def make_index() -> Index:

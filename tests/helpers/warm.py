@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 
 _HIGH = 300
 """descriptors from here on are passed while the lower ones are put in order"""
-_FORKED = ("accel_rl", "accel_rl.sweep.child")
+_FORKED = ("accel_rl", "accel_rl.sweeps.child")
 """modules that programs start as processes of their own"""
 
 running: set[int] = set()
@@ -240,8 +240,8 @@ def _main() -> None:
     from importlib import import_module
 
     for name in (
-        *("cli.run", "cli.tools", "ga3c.run", "runs.tables", "runs.figures", "sweep.command"),
-        *("sweep.child", "tools.evaluate", "training.train"),
+        *("cli.run", "cli.tools", "ga3c.run", "runs.tables", "runs.figures", "sweeps.command"),
+        *("sweeps.child", "tools.evaluate", "training.train"),
     ):
         import_module(f"accel_rl.{name}")
     for name in ("matplotlib.figure", "matplotlib.backends.backend_agg", "ale_py", "cv2"):

@@ -20,9 +20,9 @@ from accel_rl.runs.checkpoint import list_checkpoints
 from accel_rl.runs.directory import log_to
 from accel_rl.runs.saved import read_config
 from accel_rl.runs.yaml_file import is_own, read_yaml, write_yaml
-from accel_rl.sweep.command import make_directory
-from accel_rl.sweep.plan import SweepOptions, plan_runs
-from accel_rl.sweep.queue import arguments_of, make_jobs
+from accel_rl.sweeps.command import make_directory
+from accel_rl.sweeps.plan import SweepOptions, plan_runs
+from accel_rl.sweeps.queue import arguments_of, make_jobs
 from accel_rl.system.console import printable
 from accel_rl.system.functions import import_module
 from accel_rl.system.lasting_console import LastingConsole

@@ -437,10 +437,10 @@ csv_rows_after_checkpoint_stay runs/tables.py training/test_training_metrics.py
 signature_always_right system/signing.py runs/test_signing.py
 - return hmac.compare_digest(sign(key, data).encode(), signature.encode("utf-8", "replace"))
 + return True
-sweep_stop_not_sent sweep/queue.py sweep/test_sweep_runs.py
+sweep_stop_not_sent sweeps/queue.py sweeps/test_sweep_runs.py
 -                     process.ask_to_stop()
 +                     pass
-human_score_swapped tools/human_scores.py sweep/test_sweep_report.py tools
+human_score_swapped tools/human_scores.py sweeps/test_sweep_report.py tools
 - random, human = _RANDOM_AND_HUMAN[game]
 + human, random = _RANDOM_AND_HUMAN[game]
 preset_clip_range presets.py algos/test_preset_sources.py cli/test_config_presets.py
@@ -499,7 +499,7 @@ learners_seeded_alike parallel/ranks.py parallel/test_parallel_all_reduce.py
 watcher_ends_after_farewell parallel/watcher.py parallel/test_parallel_watcher.py
 - if self._has_left(rank):
 + if False:
-run_directory_not_held runs/directory.py sweep/test_sweep_resume.py
+run_directory_not_held runs/directory.py sweeps/test_sweep_resume.py
 - _lock(descriptor, run_dir)
 -         yield
 + pass
@@ -531,7 +531,7 @@ hyperthreads_of_others system/topology.py samplers/test_topology.py
 iqm_of_a_third tools/intervals.py tools/test_intervals.py
 - cut = scores.shape[1] // 4
 + cut = scores.shape[1] // 3
-range_without_last sweep/plan.py sweep/test_sweep_plan.py
+range_without_last sweeps/plan.py sweeps/test_sweep_plan.py
 - min(int(ends[2]) + 1, most)
 + min(int(ends[2]), most)
 lost_episodes_score training/metrics.py training/test_training_metrics.py

@@ -13,7 +13,7 @@ from saved_runs import SMALL, quiet
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.runs.figures import Figure, draw_learning_curve, new_figure, plain, to_png
 from accel_rl.runs.files import draw_or_warn
-from accel_rl.sweep.report import NAMES, Panel, draw_report
+from accel_rl.sweeps.report import NAMES, Panel, draw_report
 from accel_rl.tools.compare import Group
 from accel_rl.tools.intervals import Estimate
 from accel_rl.tools.plot import draw_groups, scores_table
@@ -27,7 +27,7 @@ from pathlib import Path
 
 from accel_rl.__main__ import main
 from accel_rl.tools.intervals import Estimate
-from accel_rl.sweep.report import NAMES, Panel, draw_report
+from accel_rl.sweeps.report import NAMES, Panel, draw_report
 
 run = ["env=catch", "total_steps=2000", "num_workers=0", "decorrelation_steps=0", "run_dir=run"]
 assert main(["train", *run]) == 0

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from accel_rl.sweep.command import results_table
-from accel_rl.sweep.display import Standing, table
-from accel_rl.sweep.plan import plan_runs
-from accel_rl.sweep.queue import make_jobs
-from accel_rl.sweep.report import NAMES, Panel
+from accel_rl.sweeps.command import results_table
+from accel_rl.sweeps.display import Standing, table
+from accel_rl.sweeps.plan import plan_runs
+from accel_rl.sweeps.queue import make_jobs
+from accel_rl.sweeps.report import NAMES, Panel
 from accel_rl.tools.compare import Group
 from accel_rl.tools.intervals import Estimate
 from accel_rl.tools.output import make_table

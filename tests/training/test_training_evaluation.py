@@ -27,8 +27,8 @@ from accel_rl.runs.checkpoint import (
     save_if_best,
 )
 from accel_rl.samplers import SerialSampler
-from accel_rl.sweep.plan import plan_runs
-from accel_rl.sweep.queue import is_finished
+from accel_rl.sweeps.plan import plan_runs
+from accel_rl.sweeps.queue import is_finished
 from accel_rl.system.stopping import Interrupted, StopRequest
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
 from accel_rl.tools.policy import load_policy

@@ -17,7 +17,7 @@ from accel_rl.runs import tables
 from accel_rl.runs.figures import draw_learning_curve
 from accel_rl.runs.tables import CsvTable, CurveRows, EventsWriter, MetricsWriter, read_rows, tag
 from accel_rl.samplers import Episode
-from accel_rl.sweep.display import Standing, read_standing
+from accel_rl.sweeps.display import Standing, read_standing
 from accel_rl.training.metrics import Interval, LearnerMetrics, Scores
 from accel_rl.training.train import train
 

@@ -32,7 +32,7 @@ from accel_rl.parallel import Adam, Exchange
 from accel_rl.presets import find_preset, ppo
 from accel_rl.runs.saved import read_config
 from accel_rl.samplers import SamplerConfig
-from accel_rl.sweep.plan import check_runs, plan_runs
+from accel_rl.sweeps.plan import check_runs, plan_runs
 from accel_rl.system.signing import UntrustedError
 from accel_rl.tools.policy import load_policy
 from accel_rl.training.train import RunError, train

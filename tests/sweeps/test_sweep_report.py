@@ -12,11 +12,11 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from accel_rl.sweep import display
-from accel_rl.sweep.display import Standing, SweepDisplay, read_standing, seconds_left
-from accel_rl.sweep.plan import plan_runs
-from accel_rl.sweep.queue import Job, make_jobs
-from accel_rl.sweep.report import draw_report, write_report
+from accel_rl.sweeps import display
+from accel_rl.sweeps.display import Standing, SweepDisplay, read_standing, seconds_left
+from accel_rl.sweeps.plan import plan_runs
+from accel_rl.sweeps.queue import Job, make_jobs
+from accel_rl.sweeps.report import draw_report, write_report
 
 NAN = float("nan")
 COLUMNS = ["steps", "steps_per_second", "training_seconds", "episode_return_raw_mean"]

@@ -8,9 +8,9 @@ from saved_runs import trained
 
 from accel_rl.__main__ import main
 from accel_rl.runs.directory import hold
-from accel_rl.sweep.plan import plan_runs, write_plan
-from accel_rl.sweep.queue import Job, arguments_of, make_jobs, note_if_finished, work_off
-from accel_rl.sweep.slots import Slot
+from accel_rl.sweeps.plan import plan_runs, write_plan
+from accel_rl.sweeps.queue import Job, arguments_of, make_jobs, note_if_finished, work_off
+from accel_rl.sweeps.slots import Slot
 from accel_rl.system.stopping import StopRequest
 
 pytestmark = pytest.mark.usefixtures("warm_sweeps")

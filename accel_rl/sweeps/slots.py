@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from accel_rl.config import TrainConfig
-from accel_rl.sweep.plan import SweepOptions
+from accel_rl.sweeps.plan import SweepOptions
 from accel_rl.system.topology import Machine, plan_cores, read_machine
 
 

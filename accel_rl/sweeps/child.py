@@ -1,4 +1,4 @@
-"""What becomes a run of a sweep: ``python -m accel_rl.sweep.child LIFE CPUS OPTION...``.
+"""What becomes a run of a sweep: ``python -m accel_rl.sweeps.child LIFE CPUS OPTION...``.
 
 The kernel kills it when the sweep is gone, as it kills workers when their server is: by the read
 end of the life pipe, also a process that is stuck. A run that ends so goes on from its last

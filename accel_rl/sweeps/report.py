@@ -19,7 +19,7 @@ import numpy as np
 
 from accel_rl.runs.files import draw_or_warn, write_whole
 from accel_rl.runs.tables import EPISODE_WINDOW, read_rows
-from accel_rl.sweep.queue import Job
+from accel_rl.sweeps.queue import Job
 from accel_rl.tools.human_scores import human_normalized
 from accel_rl.tools.intervals import METHOD, Estimate, aggregate
 

@@ -18,8 +18,8 @@ from accel_rl.runs.directory import hold
 from accel_rl.runs.files import naming, no_link
 from accel_rl.runs.tables import read_rows
 from accel_rl.runs.yaml_file import code_in
-from accel_rl.sweep.plan import PlannedRun, options_of_all
-from accel_rl.sweep.slots import Slot
+from accel_rl.sweeps.plan import PlannedRun, options_of_all
+from accel_rl.sweeps.slots import Slot
 from accel_rl.system.processes import add_package_path
 from accel_rl.system.stopping import LAUNCHER_VARIABLE, STOP_SECONDS, StopRequest
 from accel_rl.training.evaluation import lacks_last_evaluation
@@ -212,7 +212,7 @@ class _Process:
         if slot.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
         cpus = ",".join(map(str, slot.cpus))
-        child = [sys.executable, "-P", "-m", "accel_rl.sweep.child"]
+        child = [sys.executable, "-P", "-m", "accel_rl.sweeps.child"]
         self._output = job.output
         life_read, self._life = os.pipe()
         try:

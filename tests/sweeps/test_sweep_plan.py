@@ -8,8 +8,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from accel_rl.__main__ import main
-from accel_rl.sweep.command import make_directory
-from accel_rl.sweep.plan import (
+from accel_rl.sweeps.command import make_directory
+from accel_rl.sweeps.plan import (
     PlannedRun,
     SweepOptions,
     check_runs,
@@ -19,7 +19,7 @@ from accel_rl.sweep.plan import (
     read_plan,
     write_plan,
 )
-from accel_rl.sweep.slots import Slot, make_slots, slots_here
+from accel_rl.sweeps.slots import Slot, make_slots, slots_here
 from accel_rl.system.topology import Core, Machine
 
 MACHINE = Machine(tuple(Core((2 * i, 2 * i + 1)) for i in range(4)))

@@ -17,8 +17,8 @@ from rich.text import Text
 from accel_rl.runs.directory import hold
 from accel_rl.runs.files import WriteError, explain, write_whole
 from accel_rl.runs.yaml_file import UNSIGNED
-from accel_rl.sweep.display import SweepDisplay
-from accel_rl.sweep.plan import (
+from accel_rl.sweeps.display import SweepDisplay
+from accel_rl.sweeps.plan import (
     PlannedRun,
     SweepOptions,
     check_runs,
@@ -29,9 +29,9 @@ from accel_rl.sweep.plan import (
     read_plan,
     write_plan,
 )
-from accel_rl.sweep.queue import Job, make_jobs, note_if_finished, work_off
-from accel_rl.sweep.report import NAMES, Panel, draw_report, write_report
-from accel_rl.sweep.slots import slots_here
+from accel_rl.sweeps.queue import Job, make_jobs, note_if_finished, work_off
+from accel_rl.sweeps.report import NAMES, Panel, draw_report, write_report
+from accel_rl.sweeps.slots import slots_here
 from accel_rl.system.console import complain, tell_error
 from accel_rl.system.lasting_console import LastingConsole
 from accel_rl.system.signing import user_key

@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from accel_rl.runs.files import open_regular
-from accel_rl.sweep.queue import Job
+from accel_rl.sweeps.queue import Job
 from accel_rl.tools.output import make_table
 from accel_rl.training.progress import LINE_SECONDS, PANEL_SECONDS, clock, count
 

@@ -17,10 +17,10 @@ from run_files import rows_of
 from accel_rl.__main__ import main
 from accel_rl.envs.catch import Catch
 from accel_rl.runs.checkpoint import list_checkpoints
-from accel_rl.sweep import command, queue
-from accel_rl.sweep.plan import plan_runs, read_plan
-from accel_rl.sweep.queue import is_finished
-from accel_rl.sweep.slots import Slot
+from accel_rl.sweeps import command, queue
+from accel_rl.sweeps.plan import plan_runs, read_plan
+from accel_rl.sweeps.queue import is_finished
+from accel_rl.sweeps.slots import Slot
 from accel_rl.system.stopping import StopRequest
 
 pytestmark = pytest.mark.usefixtures("warm_sweeps")

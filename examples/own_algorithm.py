@@ -22,7 +22,7 @@ from accel_rl.algos import (
 from accel_rl.algos.a2c import a2c_loss
 from accel_rl.algos.actor_critic import returns_and_advantages, rollout_outputs
 from accel_rl.config import TrainConfig
-from accel_rl.parallel import Adam, Exchange
+from accel_rl.parallel import Adam, GradientSync
 from accel_rl.samplers import SamplerConfig
 
 
@@ -37,9 +37,9 @@ class SmoothConfig(ActorCriticConfig):
 
     rule = Adam(eps=1e-5)  # how gradients are applied
 
-    def make_learner(self, agent: Any, exchange: Exchange, task: LearnerSpec) -> "Smooth":
+    def make_learner(self, agent: Any, sync: GradientSync, task: LearnerSpec) -> "Smooth":
         """Return the learner of ``agent``."""
-        return Smooth(agent, self, exchange, task)
+        return Smooth(agent, self, sync, task)
 
 
 class Smooth(ActorCritic):

@@ -26,9 +26,9 @@ torch.set_num_threads(1)
 with ParallelSampler("catch", num_envs=B, horizon=T, seed=seed, seat=seat) as sampler:
     agent = config.make_agent(NetworkSpec("auto", sampler.env_spec, DEVICE))
     parts = parallel.FlatParameters(agent.model), config.rule, config.max_gradient_norm
-    exchange = parallel.AllReduce(*parts, team.group) if team.group else parallel.Local(*parts)
+    sync = parallel.AllReduce(*parts, team.group) if team.group else parallel.Local(*parts)
     task = LearnerSpec(sampler.env_spec, B, T, seed, ranks)
-    learner = config.make_learner(agent, exchange, task)
+    learner = config.make_learner(agent, sync, task)
     with ActionServer(agent, sampler, DEVICE) as server:
         for i in range(num_rollouts):
             sampler.collect(server)  # fills the rollout [T, B] in shared memory

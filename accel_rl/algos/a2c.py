@@ -43,7 +43,7 @@ from accel_rl.algos.task import (
 )
 from accel_rl.models import PolicyValue
 from accel_rl.options import option, require
-from accel_rl.parallel import Exchange, RMSProp
+from accel_rl.parallel import GradientSync, RMSProp
 from accel_rl.spaces import map_leaves
 
 LR_BASE, LR_BASE_NUM_ENVS = 7e-4, 16
@@ -97,12 +97,12 @@ class A2CConfig(ActorCriticConfig):
 
     @property
     def rule(self) -> RMSProp:
-        """The update rule, for the exchange."""
+        """The update rule."""
         return RMSProp(decay=self.rmsprop_decay, eps=self.rmsprop_eps, initial=self.rmsprop_initial)
 
-    def make_learner(self, agent: Any, exchange: Exchange, task: LearnerSpec) -> A2C:
+    def make_learner(self, agent: Any, sync: GradientSync, task: LearnerSpec) -> A2C:
         """Return the learner of ``agent``, of `make_agent`."""
-        return A2C(agent, self, exchange, task)
+        return A2C(agent, self, sync, task)
 
     def never_recorded(self, run: RunOptions) -> str | None:
         """Return what does not go together with ``cuda_graphs=on`` and why; None: nothing."""
@@ -183,7 +183,7 @@ class A2C(ActorCritic):
         if self.config.vtrace:
             check_ratios(batch)
         given = self.normalized(batch)._replace(host=None)
-        num_envs = batch.reward.shape[1] * self.exchange.num_sharing
+        num_envs = batch.reward.shape[1] * self.sync.num_sharing
         lr = self.config.learning_rate(num_envs, progress)
         if len(batch.final_step) == 0:  # most often
             # Normalization makes other tensors.
@@ -223,7 +223,7 @@ class A2C(ActorCritic):
         value, log_prob = (each.detach().view(T, B) for each in (output.value, evaluated.log_prob))
         return_, advantage = self.prepare(batch, value, log_prob)
         if config.normalize_advantage:
-            advantage = normalize(advantage, batch.valid, self.exchange)
+            advantage = normalize(advantage, batch.valid, self.sync)
         loss = a2c_loss(
             output,
             action,
@@ -236,7 +236,7 @@ class A2C(ActorCritic):
         )
         mean_return = masked_mean(return_, batch.valid)
         metrics = sums(loss._asdict()) | {"mean_value_target": mean_return}
-        samples = T * B * self.exchange.num_sharing
+        samples = T * B * self.sync.num_sharing
         factors = {"mean": 1, "sum": samples, "sum_over_time": T}
         factor = factors[config.loss_reduction]
         total = loss.total.view(T, B)

@@ -16,7 +16,7 @@ from accel_rl.algos.returns import fold_truncation, generalized_advantages, valu
 from accel_rl.algos.task import LearnerSpec, NetworkSpec
 from accel_rl.models import PolicyValue, Sequences, make_model
 from accel_rl.options import option, require
-from accel_rl.parallel import Exchange
+from accel_rl.parallel import GradientSync
 from accel_rl.spaces import first_leaf, map_leaves, without_mask
 
 _DEVIATION_EPS = 1e-8  # as in OpenAI's baselines and CleanRL
@@ -89,13 +89,13 @@ class ActorCritic(Learner):
     agent: PolicyAgent
     config: Any
 
-    def __init__(self, agent: Any, config: Any, exchange: Exchange, task: LearnerSpec) -> None:
-        super().__init__(agent, config, exchange, task)
+    def __init__(self, agent: Any, config: Any, sync: GradientSync, task: LearnerSpec) -> None:
+        super().__init__(agent, config, sync, task)
         self.normalization: Normalization | None = None
         if config.normalize_observation or config.normalize_reward:
             self.normalization = Normalization(
                 agent,
-                exchange,
+                sync,
                 task,
                 observation=config.normalize_observation,
                 reward=config.normalize_reward,
@@ -238,17 +238,17 @@ def fold_ends(batch: RolloutTensors, final_value: Tensor, gamma: float) -> tuple
     return fold_truncation(batch.reward, *ends, final_value, gamma)
 
 
-def normalize(advantage: Tensor, valid: Tensor, exchange: Exchange) -> Tensor:
+def normalize(advantage: Tensor, valid: Tensor, sync: GradientSync) -> Tensor:
     """``(advantage - mean) / (deviation + 1e-8)``, of one shape with ``advantage``.
 
     Mean and standard deviation (of the population) are those where ``valid``, over the batches of
     all learners that share the update. A single advantage has no deviation, and stays as it is;
     what rounding leaves of equal ones becomes 0.
     """
-    total, count = exchange.sum(torch.stack(((advantage * valid).sum(), valid.sum())))
+    total, count = sync.sum(torch.stack(((advantage * valid).sum(), valid.sum())))
     mean = total / count.clamp(min=1)
     centred = advantage - mean
-    variance = exchange.sum((centred.square() * valid).sum()) / count.clamp(min=1)
+    variance = sync.sum((centred.square() * valid).sum()) / count.clamp(min=1)
     deviation = variance.sqrt()
     is_rounding = deviation <= _ROUNDING * torch.finfo(mean.dtype).eps * mean.abs()
     normalized = torch.where(is_rounding, 0.0, centred / (deviation + _DEVIATION_EPS))

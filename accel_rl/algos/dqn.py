@@ -55,7 +55,7 @@ from accel_rl.algos.replay_config import ReplayConfig
 from accel_rl.algos.replay_learner import ReplayLearner
 from accel_rl.algos.task import LearnerSpec, NetworkSpec, RunOptions, shares_updates
 from accel_rl.options import option, require, when
-from accel_rl.parallel import Adam, Exchange, FlatParameters, RMSProp, Rule
+from accel_rl.parallel import Adam, FlatParameters, GradientSync, RMSProp, UpdateRule
 
 
 def _has_atoms(run: Any) -> str | Literal[False]:
@@ -176,8 +176,8 @@ class DQNConfig(ReplayConfig):
         return self.huber_delta if self.num_atoms == 1 else 1.0
 
     @property
-    def rule(self) -> Rule:
-        """The update rule, for the exchange."""
+    def rule(self) -> UpdateRule:
+        """The update rule."""
         if self.optimizer == "adam":
             return Adam(eps=0.01 / self.batch_size if self.adam_eps is None else self.adam_eps)
         return RMSProp(decay=self.rmsprop_decay, eps=self.rmsprop_eps, initial=0.0)
@@ -194,13 +194,13 @@ class DQNConfig(ReplayConfig):
         """Return an agent of the same network with the epsilon of evaluations."""
         return agent.evaluating(self.epsilon_evaluation)
 
-    def make_learner(self, agent: Any, exchange: Exchange, task: LearnerSpec) -> DQN:
+    def make_learner(self, agent: Any, sync: GradientSync, task: LearnerSpec) -> DQN:
         """Return the learner of ``agent``, of `make_agent`, with a replay.
 
         Raises:
             ValueError: The replay does not fit these rollouts, or the memory of its device.
         """
-        return DQN(agent, self, exchange, task)
+        return DQN(agent, self, sync, task)
 
     def replay_spec(self, task: LearnerSpec, agent: Agent) -> ReplaySpec:
         """Return what the replay of one learner holds: sequences if the agent has a memory."""
@@ -269,9 +269,9 @@ class DQN(ReplayLearner):
     metrics = ("loss", "q_value", "priority", "epsilon")
 
     def __init__(
-        self, agent: QAgent, config: DQNConfig, exchange: Exchange, task: LearnerSpec
+        self, agent: QAgent, config: DQNConfig, sync: GradientSync, task: LearnerSpec
     ) -> None:
-        super().__init__(agent, config, exchange, task)
+        super().__init__(agent, config, sync, task)
         self._num_drawn = self.batch_size
         if agent.remembers:
             self._num_drawn //= config.sequence_length
@@ -280,7 +280,7 @@ class DQN(ReplayLearner):
         self._priorities: Priorities | None = None
         if config.prioritized:
             self._priorities = Priorities(self.replay, config.priority_alpha, config.new_priority)
-        B, num_sharing = task.num_envs, exchange.num_sharing
+        B, num_sharing = task.num_envs, sync.num_sharing
         begin = task.ranks.rank % num_sharing * B  # 0 in a store
         finals = config.final_epsilons(range(begin, begin + B), num_sharing * B)
         self._final_epsilon = torch.tensor(finals)  # on the host, like the next
@@ -320,7 +320,7 @@ class DQN(ReplayLearner):
         else:
             step, env, probability = self._priorities.draw(self._num_drawn, self._generator)
             at = step, env
-            least = -self.exchange.maximum(-probability.min())
+            least = -self.sync.maximum(-probability.min())
             beta = self.config.beta(self.pace.steps)
             weight = send(importance_weights(probability, least, beta), self.device)
             batch = self.gathered(*at)
@@ -332,7 +332,7 @@ class DQN(ReplayLearner):
     def adjust(self) -> dict[str, Tensor]:
         """Renew the target network and epsilon, when it is time to."""
         if self.pace.has_passed(self.config.target_update_interval):
-            self._target.parameter.copy_(self.exchange.parameters.parameter)
+            self._target.parameter.copy_(self.sync.parameters.parameter)
         self._set_epsilon()
         return {"epsilon": self._epsilon.mean()}
 

@@ -17,7 +17,7 @@ from accel_rl.algos.optimizer import Optimizer
 from accel_rl.algos.task import Batch, LearnerSpec, NetworkSpec, RunOptions, SamplerOptions
 from accel_rl.graphs import Graphs
 from accel_rl.options import check_settings, option, require
-from accel_rl.parallel import Exchange, Rule
+from accel_rl.parallel import GradientSync, UpdateRule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +85,12 @@ class LearnerConfig:
         """
         raise _lacks(self, "make_agent")
 
-    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> Learner:
+    def make_learner(self, agent: Agent, sync: GradientSync, task: LearnerSpec) -> Learner:
         """Return the learner of an agent.
 
         Args:
             agent: an agent of `make_agent`.
-            exchange: applies the learner's gradients by `rule`.
+            sync: applies the learner's gradients by `rule`.
             task: the part of the run that the learner has.
 
         Raises:
@@ -156,7 +156,7 @@ class LearnerConfig:
         return {"num_envs": Batch(sampler.num_envs)}
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> UpdateRule:
         """The update rule."""
         raise _lacks(self, "rule")
 
@@ -180,7 +180,7 @@ class Learner:
     Args:
         agent: the agent whose parameters learn.
         config: the settings.
-        exchange: holds the flat parameters of ``agent.model`` and applies the gradients.
+        sync: holds the flat parameters of ``agent.model`` and applies the gradients.
         task: the part of the run that this learner has.
 
     Attributes:
@@ -194,11 +194,11 @@ class Learner:
     agent: Any
     config: Any
 
-    def __init__(self, agent: Any, config: Any, exchange: Exchange, task: LearnerSpec) -> None:
-        self.agent, self.config, self.exchange, self.task = agent, config, exchange, task
-        self.device = exchange.parameters.parameter.device
+    def __init__(self, agent: Any, config: Any, sync: GradientSync, task: LearnerSpec) -> None:
+        self.agent, self.config, self.sync, self.task = agent, config, sync, task
+        self.device = sync.parameters.parameter.device
         self.optimizer = Optimizer(
-            exchange,
+            sync,
             self.graphs,
             log_norms=config.log_norms,
             gradient_cosine_interval=config.gradient_cosine_interval,

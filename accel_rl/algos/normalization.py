@@ -19,7 +19,7 @@ from accel_rl.agents import Normalizer, PolicyAgent, RolloutTensors
 from accel_rl.algos.returns import discounted_returns
 from accel_rl.algos.task import LearnerSpec
 from accel_rl.models.joined import convolves, indicated
-from accel_rl.parallel import Exchange
+from accel_rl.parallel import GradientSync
 from accel_rl.spaces import ACTION_MASK, OBSERVATION, Leaf, without_mask
 
 EPS = 1e-8
@@ -36,15 +36,15 @@ class Moments:
     Args:
         name: Under which learners share them.
         shape: Of the numbers.
-        exchange: Where the other learners are.
+        sync: Where the other learners are.
     """
 
-    def __init__(self, name: str, shape: tuple[int, ...], exchange: Exchange) -> None:
-        self._shape, self._exchange = shape, exchange
-        n, device = prod(shape), exchange.parameters.parameter.device
+    def __init__(self, name: str, shape: tuple[int, ...], sync: GradientSync) -> None:
+        self._shape, self._sync = shape, sync
+        n, device = prod(shape), sync.parameters.parameter.device
         begin = torch.zeros(1 + 2 * n, dtype=torch.float64, device=device)
         begin[1 + n :] = 1.0
-        self._running = exchange.running(name, begin)
+        self._running = sync.running(name, begin)
 
     def _divide(self, flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         n = prod(self._shape)
@@ -74,7 +74,7 @@ class Moments:
             x: ``[N, ...]``.
             valid: ``[N]`` bool, which of them count.
         """
-        x, weight, sum_ = x.double(), valid.double(), self._exchange.sum
+        x, weight, sum_ = x.double(), valid.double(), self._sync.sum
         rows = weight.view(-1, *(1,) * (x.ndim - 1))
         sums = sum_(torch.cat(((x * rows).sum(0).flatten(), weight.sum(0, keepdim=True))))
         new, mean = sums[-1], (sums[:-1] / sums[-1].clamp(min=1)).view(self._shape)
@@ -107,7 +107,7 @@ class Normalization:
 
     Args:
         agent: It acts with the newest moments, see `PolicyAgent.normalizer`.
-        exchange: Meets the learners that share updates.
+        sync: Meets the learners that share updates.
         task: What the learner learns.
         observation: Whether observations are normalized.
         reward: Whether rewards are normalized.
@@ -120,25 +120,25 @@ class Normalization:
     def __init__(
         self,
         agent: PolicyAgent,
-        exchange: Exchange,
+        sync: GradientSync,
         task: LearnerSpec,
         *,
         observation: bool,
         reward: bool,
         gamma: float,
     ) -> None:
-        device = exchange.parameters.parameter.device
+        device = sync.parameters.parameter.device
         self._agent, self._gamma = agent, gamma
         self._observations: dict[str, Moments] | None = None
         self._rewards: Moments | None = None
         if observation:
             leaves = normalized_leaves(task.env.observation, agent.model)
             self._observations = {
-                name: Moments(name, leaf.shape, exchange) for name, leaf in leaves.items()
+                name: Moments(name, leaf.shape, sync) for name, leaf in leaves.items()
             }
             agent.normalizer = self._normalizer()
         if reward:
-            self._rewards = Moments(" rewards", (), exchange)
+            self._rewards = Moments(" rewards", (), sync)
             self._sums = torch.zeros(task.num_envs, dtype=torch.float64, device=device)
 
     def take(self, batch: RolloutTensors) -> RolloutTensors:

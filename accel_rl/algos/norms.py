@@ -23,7 +23,7 @@ class Norms:
     """The norms of an update; takes a copy of the parameters before it, and one of the initial.
 
     ``names``: of the values: whole ones, then by layer as ``step_norm/convs.0``. The norm of the
-    whole gradient before clipping is the exchange's to tell; that after it is here.
+    whole gradient before clipping is the `GradientSync`'s to tell; that after it is here.
     """
 
     def __init__(self, parameters: FlatParameters) -> None:

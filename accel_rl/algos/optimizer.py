@@ -16,7 +16,7 @@ from torch import Tensor
 
 from accel_rl.algos.norms import Norms
 from accel_rl.graphs import Fixed, Graphs, Pool
-from accel_rl.parallel import Exchange, Local
+from accel_rl.parallel import GradientSync, Local
 
 COSINE = "gradient_cosine"
 
@@ -41,7 +41,7 @@ class Optimizer:
     The gradient's norm is always measured.
 
     Args:
-        exchange: holds the flat parameters of the network and applies the gradients.
+        sync: holds the flat parameters of the network and applies the gradients.
         graphs: records the steps as CUDA graphs. None: they run as they are.
         log_norms: whether `Norms` are measured.
         gradient_cosine_interval: updates between two measurements of the gradient cosine. 0: none.
@@ -52,30 +52,30 @@ class Optimizer:
 
     def __init__(
         self,
-        exchange: Exchange,
+        sync: GradientSync,
         graphs: Graphs | None = None,
         *,
         log_norms: bool = False,
         gradient_cosine_interval: int = 0,
     ) -> None:
-        self._exchange = exchange
+        self._sync = sync
         self._differentiated: Callable[..., tuple[Mapping[str, Any], Any]] = self._differentiate
         self._applied: Callable[..., dict[str, Tensor]] = self._apply
         self._stepped: Callable[..., tuple[tuple[str, ...], Tensor, Any]] = self._step
         self._is_recorded = graphs is not None
         if graphs is not None:
             pool = Pool()
-            if type(exchange) is Local:
+            if type(sync) is Local:
                 self._stepped = graphs.recorded(self._step, pool)
             else:  # one graph before learners meet, and one after
                 self._differentiated = graphs.recorded(self._differentiate, pool)
-                if isinstance(exchange, Local):
+                if isinstance(sync, Local):
                     self._applied = graphs.recorded(self._apply, pool)
         self._held = Fixed(None)
         self._totals: dict[tuple[str, ...], tuple[Any, int]] = {}  # sums and counts
         self._interval = gradient_cosine_interval
         self._half: Tensor | None = None  # gradient of half the samples of this update
-        self._norms = Norms(exchange.parameters) if log_norms else None
+        self._norms = Norms(sync.parameters) if log_norms else None
         norms = () if self._norms is None else self._norms.names
         self.names = ("gradient_norm", *norms, *((COSINE,) if self._interval else ()))
 
@@ -108,7 +108,7 @@ class Optimizer:
         Returns:
             The third result of ``loss``, to be used before the next update, or None.
         """
-        names, values, more = self._stepped(loss, self._exchange.advance(lr), *inputs)
+        names, values, more = self._stepped(loss, self._sync.advance(lr), *inputs)
         total, count = self._totals.get(names, (0, 0))
         self._totals[names] = values + total, count + 1
         return more
@@ -129,9 +129,9 @@ class Optimizer:
     ) -> tuple[tuple[str, ...], Tensor, Any]:
         """Make an update; return the names and the values of its metrics, and what is left."""
         metrics, more = self._differentiated(loss, *inputs)
-        self._exchange.reduce()
+        self._sync.reduce()
         measured = {**metrics, **self._applied(rate)}
-        device = self._exchange.parameters.gradient.device
+        device = self._sync.parameters.gradient.device
         values = [as_metric(*item, device) for item in measured.items()]
         return tuple(measured), torch.stack(values), more
 
@@ -142,24 +142,24 @@ class Optimizer:
         inputs = tuple(
             each.make(*each.inputs) if isinstance(each, Deferred) else each for each in inputs
         )
-        exchange, flat = self._exchange, self._exchange.parameters
+        sync, flat = self._sync, self._sync.parameters
         flat.zero_gradient()
         summands, metrics, *more = loss(*inputs)
-        valid = getattr(inputs[0], "valid", None) if inputs and exchange.num_sharing > 1 else None
+        valid = getattr(inputs[0], "valid", None) if inputs and sync.num_sharing > 1 else None
         num_samples = None if valid is None else valid.sum()
         self._half = None
-        if self._interval and (exchange.num_updates - 1) % self._interval == 0:
+        if self._interval and (sync.num_updates - 1) % self._interval == 0:
             self._half = self._half_gradient(summands, num_samples)
             flat.zero_gradient()
         summands.sum().backward()
-        exchange.pack(num_samples)
+        sync.pack(num_samples)
         return metrics, more[0] if more else None
 
     def _apply(self, rate: float) -> dict[str, Tensor]:
         """Make the part of an update after learners have met."""
         if self._norms is not None:
             self._norms.begin()
-        norm = self._exchange.apply(rate)
+        norm = self._sync.apply(rate)
         measured = {"gradient_norm": norm}
         if self._norms is not None:
             measured |= self._norms.end(norm)
@@ -185,13 +185,13 @@ class Optimizer:
                 sizes[name] += count
                 is_new = name not in means  # else it was measured along with others, too
                 means[name] = value if is_new else means[name].lerp(value, count / sizes[name])
-        exchange = self._exchange
-        device = exchange.parameters.gradient.device
+        sync = self._sync
+        device = sync.parameters.gradient.device
         means |= {name: as_metric(name, value, device) for name, value in more.items()}
-        if exchange.num_sharing == 1 or not means:
+        if sync.num_sharing == 1 or not means:
             return means
-        sums = exchange.sum(torch.stack(tuple(means.values())))
-        return dict(zip(means, (sums / exchange.num_sharing).unbind(), strict=True))
+        sums = sync.sum(torch.stack(tuple(means.values())))
+        return dict(zip(means, (sums / sync.num_sharing).unbind(), strict=True))
 
     def _half_gradient(self, summands: Tensor, num_samples: Tensor | None) -> Tensor:
         """Return the gradient of half of all learners' samples, ``[P]``, up to a factor.
@@ -200,16 +200,16 @@ class Optimizer:
         first half, since prioritized batches are in the order of the replay.
         """
         summands[..., ::2].sum().backward(retain_graph=True)  # type: ignore[no-untyped-call]
-        gradient = self._exchange.parameters.gradient
+        gradient = self._sync.parameters.gradient
         # A copy: the next gradient is written into the same memory.
-        return self._exchange.sum(gradient * (1 if num_samples is None else num_samples))
+        return self._sync.sum(gradient * (1 if num_samples is None else num_samples))
 
     def _cosine(self, half: Tensor) -> Tensor:
         """Return the cosine of ``half`` and the gradient just used, 0-d; 0 if one of them is 0.
 
         Clipping, which has come between, is a factor.
         """
-        gradient = self._exchange.parameters.gradient
+        gradient = self._sync.parameters.gradient
         norms: Tensor = torch.linalg.vector_norm(half) * torch.linalg.vector_norm(gradient)
         return half.dot(gradient) / norms.clamp(min=torch.finfo(norms.dtype).tiny)
 

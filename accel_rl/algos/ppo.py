@@ -30,7 +30,7 @@ from accel_rl.algos.optimizer import Deferred, masked_mean, masked_shares, sums
 from accel_rl.algos.task import LearnerSpec
 from accel_rl.models import PolicyValue, Sequences
 from accel_rl.options import option, require, when
-from accel_rl.parallel import Adam, Exchange
+from accel_rl.parallel import Adam, GradientSync
 from accel_rl.spaces import map_leaves
 
 
@@ -82,12 +82,12 @@ class PPOConfig(ActorCriticConfig, MinibatchConfig):
 
     @property
     def rule(self) -> Adam:
-        """The update rule, for the exchange."""
+        """The update rule."""
         return Adam(eps=self.adam_eps, eps_after_correction=self.adam_eps_after_correction)
 
-    def make_learner(self, agent: Any, exchange: Exchange, task: LearnerSpec) -> PPO:
+    def make_learner(self, agent: Any, sync: GradientSync, task: LearnerSpec) -> PPO:
         """Return the learner of ``agent``, of `make_agent`."""
-        return PPO(agent, self, exchange, task)
+        return PPO(agent, self, sync, task)
 
 
 class PPOLoss(NamedTuple):
@@ -176,10 +176,10 @@ class PPO(ActorCritic):
     metrics = (*PPOLoss._fields[1:], "mean_value_target")
 
     def __init__(
-        self, agent: PolicyAgent, config: PPOConfig, exchange: Exchange, task: LearnerSpec
+        self, agent: PolicyAgent, config: PPOConfig, sync: GradientSync, task: LearnerSpec
     ) -> None:
-        super().__init__(agent, config, exchange, task)
-        self._minibatches = Minibatches(config, exchange.num_sharing, task.seed, self.device)
+        super().__init__(agent, config, sync, task)
+        self._minibatches = Minibatches(config, sync.num_sharing, task.seed, self.device)
         self.parts.append(self._minibatches)
 
     def update(
@@ -200,7 +200,7 @@ class PPO(ActorCritic):
         if config.clip_schedule == "linear":
             clip_range *= remaining(config, progress)
         # Learners meet to normalize, which no graph does for them.
-        meets = config.normalize_advantage and self.exchange.num_sharing > 1
+        meets = config.normalize_advantage and self.sync.num_sharing > 1
         held = whole if meets else self.optimizer.hold(whole)
         for index, sequences in self._minibatches.of(batch):
             chosen: Any = Deferred(self._choose, (held, index, sequences))
@@ -258,5 +258,5 @@ class PPO(ActorCritic):
         batch: PPOBatch = choose(whole, index, sequences)
         if not self.config.normalize_advantage:
             return batch
-        advantage = normalize(batch.advantage, batch.valid, self.exchange)
+        advantage = normalize(batch.advantage, batch.valid, self.sync)
         return batch._replace(advantage=advantage)

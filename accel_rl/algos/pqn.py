@@ -34,7 +34,7 @@ from accel_rl.algos.returns import fold_truncation, lambda_returns, values_beyon
 from accel_rl.algos.task import LearnerSpec, NetworkSpec
 from accel_rl.models import Sequences
 from accel_rl.options import option, require
-from accel_rl.parallel import Exchange, RAdam
+from accel_rl.parallel import GradientSync, RAdam
 from accel_rl.spaces import map_leaves
 
 
@@ -75,7 +75,7 @@ class PQNConfig(MinibatchConfig):
 
     @property
     def rule(self) -> RAdam:
-        """The update rule, for the exchange."""
+        """The update rule."""
         return RAdam(eps=1e-8)
 
     @property
@@ -98,9 +98,9 @@ class PQNConfig(MinibatchConfig):
         """Return an agent of the same network with the epsilon of evaluations."""
         return agent.evaluating(self.epsilon_evaluation)
 
-    def make_learner(self, agent: Any, exchange: Exchange, task: LearnerSpec) -> PQN:
+    def make_learner(self, agent: Any, sync: GradientSync, task: LearnerSpec) -> PQN:
         """Return the learner of ``agent``, of `make_agent`."""
-        return PQN(agent, self, exchange, task)
+        return PQN(agent, self, sync, task)
 
 
 class PQNBatch(NamedTuple):
@@ -125,10 +125,10 @@ class PQN(Learner):
     metrics = ("loss", "q_value", "mean_value_target", "epsilon")
 
     def __init__(
-        self, agent: QAgent, config: PQNConfig, exchange: Exchange, task: LearnerSpec
+        self, agent: QAgent, config: PQNConfig, sync: GradientSync, task: LearnerSpec
     ) -> None:
-        super().__init__(agent, config, exchange, task)
-        self._minibatches = Minibatches(config, exchange.num_sharing, task.seed, self.device)
+        super().__init__(agent, config, sync, task)
+        self._minibatches = Minibatches(config, sync.num_sharing, task.seed, self.device)
         self.parts.append(self._minibatches)
         self._final_epsilon = torch.tensor([config.epsilon_final], device=self.device)
         self._set_epsilon(0.0)

@@ -17,7 +17,7 @@ from accel_rl.algos.replay.spec import replay_device
 from accel_rl.algos.replay_config import PACE_METRICS, Pace, sent
 from accel_rl.algos.task import LearnerSpec
 from accel_rl.graphs import Graphs
-from accel_rl.parallel import Exchange
+from accel_rl.parallel import GradientSync
 
 
 class ReplayLearner(Learner):
@@ -36,16 +36,16 @@ class ReplayLearner(Learner):
         ValueError: the replay does not fit the memory of its device, or options do not fit.
     """
 
-    def __init__(self, agent: Any, config: Any, exchange: Exchange, task: LearnerSpec) -> None:
-        super().__init__(agent, config, exchange, task)
+    def __init__(self, agent: Any, config: Any, sync: GradientSync, task: LearnerSpec) -> None:
+        super().__init__(agent, config, sync, task)
         ranks = task.ranks
-        self.batch_size: int = config.batch_size // exchange.num_sharing
+        self.batch_size: int = config.batch_size // sync.num_sharing
         spec: ReplaySpec = config.replay_spec(task, agent)
         config.check_replay(spec, ranks.size)
         self.replay = self.make_replay(replace(spec, batch_size=self.batch_size))
         self._generator = torch.Generator(self.replay.device).manual_seed(task.seed)
         self._noise: torch.Generator | None = None
-        self.pace = Pace(config, ranks.size, exchange.num_sharing)
+        self.pace = Pace(config, ranks.size, sync.num_sharing)
         self.metric_names = (*self.metrics, *PACE_METRICS, *self.optimizer.names)
 
     @property

@@ -29,7 +29,7 @@ from accel_rl.algos.replay_learner import ReplayLearner
 from accel_rl.algos.task import LearnerSpec, NetworkSpec
 from accel_rl.models.soft import SoftModel, flat
 from accel_rl.options import option, require
-from accel_rl.parallel import Adam, Exchange
+from accel_rl.parallel import Adam, GradientSync
 from accel_rl.spaces import map_leaves, size_of
 
 
@@ -63,7 +63,7 @@ class SACConfig(ReplayConfig):
 
     @property
     def rule(self) -> Adam:
-        """The update rule, for the exchange."""
+        """The update rule."""
         return Adam(eps=1e-8, eps_after_correction=True)
 
     def make_agent(self, network: NetworkSpec) -> BoundedAgent:
@@ -84,13 +84,13 @@ class SACConfig(ReplayConfig):
         """Return an agent of the same network that takes the mean."""
         return agent.greedy()
 
-    def make_learner(self, agent: Any, exchange: Exchange, task: LearnerSpec) -> SAC:
+    def make_learner(self, agent: Any, sync: GradientSync, task: LearnerSpec) -> SAC:
         """Return the learner of ``agent``, of `make_agent`, with a replay.
 
         Raises:
             ValueError: The replay does not fit these rollouts, or the memory of its device.
         """
-        return SAC(agent, self, exchange, task)
+        return SAC(agent, self, sync, task)
 
 
 class SoftLoss(NamedTuple):
@@ -163,9 +163,9 @@ class SAC(ReplayLearner):
     metrics = (*SoftLoss._fields[1:], "q_value", "entropy", "alpha")
 
     def __init__(
-        self, agent: BoundedAgent, config: SACConfig, exchange: Exchange, task: LearnerSpec
+        self, agent: BoundedAgent, config: SACConfig, sync: GradientSync, task: LearnerSpec
     ) -> None:
-        super().__init__(agent, config, exchange, task)
+        super().__init__(agent, config, sync, task)
         self._target = copy.deepcopy(agent.model.critics).requires_grad_(False)
         self._targets = list(self._target.parameters())
         self._critics = list(agent.model.critics.parameters())

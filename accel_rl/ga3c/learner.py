@@ -25,7 +25,7 @@ from accel_rl.algos.task import LearnerSpec, NetworkSpec, RunOptions
 from accel_rl.graphs import Graphs
 from accel_rl.models import PolicyValue, Sequences
 from accel_rl.options import option, require
-from accel_rl.parallel import Exchange, RMSProp
+from accel_rl.parallel import GradientSync, RMSProp
 
 LOG_EPS = 1e-6
 """number added to probabilities in logarithms"""
@@ -92,11 +92,11 @@ class GA3CConfig(LearnerConfig):
         return make_policy_agent(network)
 
     def make_learner(  # type: ignore[override]  # it learns from samples, and so only in its own run
-        self, agent: Agent, exchange: Exchange, task: LearnerSpec
+        self, agent: Agent, sync: GradientSync, task: LearnerSpec
     ) -> GA3C:
         """Return what trainers do with the parameters of ``agent``, of `make_agent`."""
         assert isinstance(agent, PolicyAgent)
-        return GA3C(agent, self, exchange)
+        return GA3C(agent, self, sync)
 
     def check_run(self, run: RunOptions) -> None:
         """Check that there is one learner, with agents in processes and a long enough queue.
@@ -138,7 +138,7 @@ class GA3CConfig(LearnerConfig):
 
     @property
     def rule(self) -> RMSProp:
-        """The update rule, for the exchange."""
+        """The update rule."""
         return RMSProp(decay=self.rmsprop_decay, eps=self.rmsprop_eps, initial=self.rmsprop_initial)
 
 
@@ -253,13 +253,13 @@ class GA3C:
         self,
         agent: PolicyAgent,
         config: GA3CConfig,
-        exchange: Exchange,
+        sync: GradientSync,
         graphs: Graphs | None = None,
     ) -> None:
         self.config = config
         self._agent = agent
         self.optimizer = Optimizer(
-            exchange,
+            sync,
             graphs,
             log_norms=config.log_norms,
             gradient_cosine_interval=config.gradient_cosine_interval,

@@ -13,7 +13,7 @@ from torch import Tensor
 from accel_rl.agents import PolicyAgent, sample_categorical
 from accel_rl.ga3c.padding import Places, Put, to_device
 from accel_rl.ga3c.sampler import Prediction
-from accel_rl.ga3c.versions import VersionExchange
+from accel_rl.ga3c.versions import VersionSync
 from accel_rl.graphs import Fixed, Graphs
 from accel_rl.models.memory import joined_state, one_step, run, split_state
 
@@ -23,7 +23,7 @@ class Predictor:
 
     Args:
         agent: The agent of this thread alone.
-        exchange: Has its parameters; with ``graphs`` in memory of their own.
+        sync: Has its parameters; with ``graphs`` in memory of their own.
         device: Where it acts.
         tells_probability: Whether trainers need the probabilities of actions.
         graphs: Records acting, unless the agent remembers. None: it runs as it is.
@@ -33,13 +33,13 @@ class Predictor:
     def __init__(
         self,
         agent: PolicyAgent,
-        exchange: VersionExchange,
+        sync: VersionSync,
         device: torch.device,
         tells_probability: bool,
         graphs: Graphs | None = None,
         most: int = 0,
     ) -> None:
-        self._exchange = exchange
+        self._sync = sync
         self._put: Put = partial(to_device, device)
         self._act: Any = partial(act, agent, tells_probability)
         self._graphs = None if agent.remembers else graphs
@@ -55,7 +55,7 @@ class Predictor:
         state: NDArray[np.float32] | None = None,
     ) -> Prediction:
         """Act for ``n`` environments; see `QueuedPolicy`."""
-        self._exchange.pull()
+        self._sync.pull()
         arrays = {"observation": observation, "noise": noise}
         if state is not None:
             arrays["state"] = state
@@ -68,7 +68,7 @@ class Predictor:
         told = None if probability is None else probability[:n].cpu().numpy()
         remembered = None if after is None else after.cpu().numpy()
         acted = action[:n].cpu().numpy()
-        return Prediction(acted, value, self._exchange.version, told, remembered)
+        return Prediction(acted, value, self._sync.version, told, remembered)
 
 
 def act(

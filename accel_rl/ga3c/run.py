@@ -16,7 +16,7 @@ from accel_rl.ga3c.report import QueueMeter, draw_tuner, write_lags
 from accel_rl.ga3c.sampler import QueuedSampler
 from accel_rl.ga3c.threads import QueueThreads
 from accel_rl.ga3c.tuner import Tuner
-from accel_rl.ga3c.versions import VersionExchange, Versions
+from accel_rl.ga3c.versions import Versions, VersionSync
 from accel_rl.graphs import Graphs
 from accel_rl.models.memory import joined_size
 from accel_rl.parallel import FlatParameters, Team
@@ -106,7 +106,7 @@ class QueuedRun(Run):
     sampler: QueuedSampler
     learner: GA3C
     threads: QueueThreads
-    exchange: VersionExchange
+    sync: VersionSync
 
     @property
     def has_threads(self) -> bool:
@@ -123,8 +123,8 @@ class QueuedRun(Run):
         self._shares = Shares(sampler, threads, records)
         self._tuning = Tuning(self) if learner.tuner else None
         meter = QueueMeter(sampler, threads, lambda: records.seconds)
-        self.exchange.take_metrics = lambda: {
-            "learning_rate": self.exchange.versions.lr,
+        self.sync.take_metrics = lambda: {
+            "learning_rate": self.sync.versions.lr,
             **meter.take(),
         }
         try:
@@ -165,7 +165,7 @@ class QueuedRun(Run):
         if not self.is_evaluation_due():
             return
         with self.sampler.paused():
-            self.exchange.pull()
+            self.sync.pull()
             before = self.threads.read_trainings()
             super().evaluate_if_due()
             after = self.threads.read_trainings()  # of trainers, which have gone on meanwhile
@@ -218,8 +218,8 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
             sampler.remember(joined_size(agent.model), tells_reward=bool(agent.model.previous))
         flat = FlatParameters(agent.model)
         versions = Versions(flat.parameter, learner.rule, learner.max_gradient_norm)
-        exchange = VersionExchange(flat, versions)
-        learns = GA3C(agent, learner, exchange)
+        sync = VersionSync(flat, versions)
+        learns = GA3C(agent, learner, sync)
         threads = QueueThreads(agent, learns, versions, sampler, device, graphs)
         evaluator = None
         if config.evaluation_interval:
@@ -232,7 +232,7 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
         sampler=sampler,
         agent=agent,
         learner=learns,
-        exchange=exchange,
+        sync=sync,
         evaluator=evaluator,
         threads=threads,
     )

@@ -27,7 +27,7 @@ from accel_rl.ga3c.predictor import Predictor
 from accel_rl.ga3c.queue import QueueClosed
 from accel_rl.ga3c.sampler import QueuedSampler
 from accel_rl.ga3c.segments import Segment
-from accel_rl.ga3c.versions import VersionExchange, Versions
+from accel_rl.ga3c.versions import Versions, VersionSync
 from accel_rl.graphs import Graphs
 from accel_rl.models import RecurrentModel, Sequences
 from accel_rl.models.memory import split_state
@@ -173,29 +173,29 @@ class QueueThreads:
             self._stop()
             self.woken.set()
 
-    def _make_network(self) -> tuple[PolicyAgent, VersionExchange]:
+    def _make_network(self) -> tuple[PolicyAgent, VersionSync]:
         with self._making:
             model: Any = copy.deepcopy(self._agent.model)
             flat, copies = FlatParameters(model), self.graphs is not None
-            return type(self._agent)(model), VersionExchange(flat, self._versions, copies=copies)
+            return type(self._agent)(model), VersionSync(flat, self._versions, copies=copies)
 
     def _predict(self, stop: threading.Event) -> None:
-        agent, exchange = self._make_network()
+        agent, sync = self._make_network()
         told, most = self._learner.config.vtrace, self._sampler.most_predicted
-        policy = Predictor(agent, exchange, self._device, told, self.graphs, most)
-        with closing(exchange):
+        policy = Predictor(agent, sync, self._device, told, self.graphs, most)
+        with closing(sync):
             while not stop.is_set():
                 self._sampler.serve(policy)
 
     def _train(self, stop: threading.Event) -> None:
-        agent, exchange = self._make_network()
-        learner = GA3C(agent, self._learner.config, exchange, self.graphs)
+        agent, sync = self._make_network()
+        learner = GA3C(agent, self._learner.config, sync, self.graphs)
         learner.set_state(self._learner.get_state())
         queue, least = self._sampler.training_queue, learner.config.min_training_batch
         put: Put = partial(to_device, self._device)
         if self.graphs is not None:
             put = Places(least + self._sampler.config.horizon - 1, self._device).put
-        with closing(exchange):
+        with closing(sync):
             while not stop.is_set():
                 try:
                     segments = queue.take(least, _TAKE_SECONDS)
@@ -203,9 +203,9 @@ class QueueThreads:
                     continue
                 num_queued = len(queue)
                 began = perf_counter()
-                exchange.pull()
+                sync.pull()
                 metrics = learner.update(self._batch(segments, put), self.progress())
-                lag = exchange.made - 1 - min(int(segment.version[0]) for segment in segments)
+                lag = sync.made - 1 - min(int(segment.version[0]) for segment in segments)
                 with self._lock:
                     done = self.trainings
                     done.count += 1

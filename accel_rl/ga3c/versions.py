@@ -5,7 +5,7 @@ same time. In the code published with it an update writes into the parameters wh
 with them. Here nobody ever computes with parameters that change:
 
 - every thread has a network of its own, whose parameters are views of the version that it took last
-  (`VersionExchange.pull`), and gradients of its own;
+  (`VersionSync.pull`), and gradients of its own;
 - an update is made from the latest version and a gradient, into memory that nobody reads, and
   becomes the latest version whole. Updates wait for each other, and nobody else does.
 
@@ -22,15 +22,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from accel_rl.parallel.exchange import (
-    Exchange,
+from accel_rl.parallel.flat import FlatParameters
+from accel_rl.parallel.gradient_sync import (
+    GradientSync,
     State,
     clip_gradient_,
     load_state,
     make_state,
 )
-from accel_rl.parallel.flat import FlatParameters
-from accel_rl.parallel.rules import Rule
+from accel_rl.parallel.rules import UpdateRule
 
 
 class Versions:
@@ -45,7 +45,7 @@ class Versions:
     def __init__(
         self,
         parameter: Tensor,
-        rule: Rule,
+        rule: UpdateRule,
         max_gradient_norm: float | None,
     ) -> None:
         self.num_updates = 0
@@ -111,7 +111,7 @@ class Versions:
             self._latest, self.num_updates = slot, number
 
 
-class VersionExchange(Exchange):
+class VersionSync(GradientSync):
     """One thread's view of `Versions`, for its learner or for acting.
 
     Attributes:
@@ -146,7 +146,7 @@ class VersionExchange(Exchange):
             self._take_over()
 
     def apply(self, rate: float | Tensor) -> Tensor:
-        """Make a version, and take the latest over; see `Exchange.apply`."""
+        """Make a version, and take the latest over; see `GradientSync.apply`."""
         norm, self.made = self.versions.update(self.parameters.gradient, float(rate))
         self.pull()
         return norm

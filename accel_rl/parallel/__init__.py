@@ -2,8 +2,8 @@
 
 from accel_rl.parallel.all_reduce import AllReduce, fingerprint
 from accel_rl.parallel.config import ParallelConfig
-from accel_rl.parallel.exchange import Exchange, Local
 from accel_rl.parallel.flat import FlatParameters
+from accel_rl.parallel.gradient_sync import GradientSync, Local
 from accel_rl.parallel.group import Group, TeamError, TorchGroup
 from accel_rl.parallel.meeting import MachineStore, meet_by_store
 from accel_rl.parallel.multi_step_adam import MultiStepAdam
@@ -13,7 +13,7 @@ from accel_rl.parallel.rules import (
     ParameterRule,
     RAdam,
     RMSProp,
-    Rule,
+    UpdateRule,
     adam_,
     adam_rate,
     rmsprop_,
@@ -21,15 +21,15 @@ from accel_rl.parallel.rules import (
 from accel_rl.parallel.running import Running, share_running
 from accel_rl.parallel.shared_group import SharedGroup
 from accel_rl.parallel.store import ParameterStore
-from accel_rl.parallel.store_exchange import StoreExchange, create_store, open_store
+from accel_rl.parallel.store_sync import StoreSync, create_store, open_store
 from accel_rl.parallel.team import Team
 
 __all__ = [
     "ALONE",
     "Adam",
     "AllReduce",
-    "Exchange",
     "FlatParameters",
+    "GradientSync",
     "Group",
     "Local",
     "MachineStore",
@@ -40,13 +40,13 @@ __all__ = [
     "RAdam",
     "RMSProp",
     "Ranks",
-    "Rule",
     "Running",
     "SharedGroup",
-    "StoreExchange",
+    "StoreSync",
     "Team",
     "TeamError",
     "TorchGroup",
+    "UpdateRule",
     "adam_",
     "adam_rate",
     "create_store",

@@ -8,14 +8,14 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from accel_rl.parallel.exchange import Local
 from accel_rl.parallel.flat import FlatParameters
+from accel_rl.parallel.gradient_sync import Local
 from accel_rl.parallel.group import Group
-from accel_rl.parallel.rules import Rule
+from accel_rl.parallel.rules import UpdateRule
 
 
 class AllReduce(Local):
-    """The exchange of learners in step: all have the same parameters, and make the same updates.
+    """Learners in step: all have the same parameters, and make the same updates.
 
     One all-reduce gives the mean gradient over the samples of all learners, which is clipped
     afterwards (Stooke and Abbeel 2018, arXiv:1803.02811, section 4). Then each learner applies the
@@ -33,7 +33,7 @@ class AllReduce(Local):
     def __init__(
         self,
         parameters: FlatParameters,
-        rule: Rule,
+        rule: UpdateRule,
         max_gradient_norm: float | None,
         group: Group,
     ) -> None:
@@ -60,11 +60,11 @@ class AllReduce(Local):
         return super().apply(rate)
 
     def sum(self, x: Tensor) -> Tensor:
-        """Return a new tensor; see `Exchange.sum`."""
+        """Return a new tensor; see `GradientSync.sum`."""
         return self._reduce(self._group.sum_, x.clone())
 
     def maximum(self, x: Tensor) -> Tensor:
-        """Return a new tensor; see `Exchange.maximum`."""
+        """Return a new tensor; see `GradientSync.maximum`."""
         return self._reduce(self._group.maximum_, x.clone())
 
     def take_metrics(self) -> dict[str, float]:

@@ -21,15 +21,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from accel_rl.parallel.exchange import State, clip_gradient_
 from accel_rl.parallel.flat import FlatParameters
+from accel_rl.parallel.gradient_sync import State, clip_gradient_
 from accel_rl.parallel.rules import Adam
 from accel_rl.parallel.store import Chunk, ParameterStore
-from accel_rl.parallel.store_exchange import Block, StoreExchange
+from accel_rl.parallel.store_sync import Block, StoreSync
 
 
-class MultiStepAdam(StoreExchange):
-    """A `StoreExchange` that visits the store once in ``sync_period`` steps.
+class MultiStepAdam(StoreSync):
+    """A `StoreSync` that visits the store once in ``sync_period`` steps.
 
     Steps that are left when a batch ends are carried on: they go into the store with the next
     visit, which is the ``sync_period``-th step or an earlier `pull` or `state_dict`, and ``n`` is
@@ -98,12 +98,12 @@ class MultiStepAdam(StoreExchange):
             self.parameters.parameter.copy_(self._local[0])
 
     def state_dict(self) -> State:
-        """Call `pull`, then return `StoreExchange.state_dict`."""
+        """Call `pull`, then return `StoreSync.state_dict`."""
         self.pull()
         return super().state_dict()
 
     def load_state_dict(self, state: State) -> None:
-        """Drop steps that the store has not seen; see `StoreExchange.load_state_dict`."""
+        """Drop steps that the store has not seen; see `StoreSync.load_state_dict`."""
         self._forget_steps()
         super().load_state_dict(state)
 

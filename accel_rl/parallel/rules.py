@@ -136,7 +136,7 @@ def _after_all_steps(device: torch.device) -> Tensor:
     return torch.full((), math.inf, dtype=torch.float32, device=device)
 
 
-class Rule(Protocol):
+class UpdateRule(Protocol):
     """An update rule with its constants."""
 
     def make_state(self, parameter: Tensor) -> dict[str, Tensor]:
@@ -170,11 +170,11 @@ class Rule(Protocol):
         ...
 
 
-class ParameterRule(Rule):
-    """An update rule that sees each parameter by its name and in its shape, unlike `Rule`.
+class ParameterRule(UpdateRule):
+    """An update rule that sees each parameter by its name and in its shape, unlike `UpdateRule`.
 
-    A subclass defines `make_state`, as for `Rule`, and `step_parameter_`. It works for one learner
-    and for learners in step. A parameter store changes slices of all parameters.
+    A subclass defines `make_state`, as for `UpdateRule`, and `step_parameter_`. It works for one
+    learner and for learners in step. A parameter store changes slices of all parameters.
     """
 
     def step_(
@@ -203,7 +203,7 @@ class ParameterRule(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RMSProp(Rule):
+class RMSProp(UpdateRule):
     """The rule RMSProp; see `rmsprop_`.
 
     Attributes:
@@ -227,7 +227,7 @@ class RMSProp(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adam(Rule):
+class Adam(UpdateRule):
     """The rule Adam; see `adam_`.
 
     Attributes:
@@ -266,7 +266,7 @@ class Adam(Rule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RAdam(Rule):
+class RAdam(UpdateRule):
     """The rule rectified Adam; see `accel_rl.parallel.rules.radam_`.
 
     Attributes:

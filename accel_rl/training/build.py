@@ -24,12 +24,12 @@ from accel_rl.graphs import Graphs
 from accel_rl.parallel import (
     Adam,
     AllReduce,
-    Exchange,
     FlatParameters,
+    GradientSync,
     Local,
     MultiStepAdam,
     Ranks,
-    StoreExchange,
+    StoreSync,
     Team,
     create_store,
     open_store,
@@ -77,11 +77,11 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
         num_training = ranks.size * sampler.rollout_spec.B
         tried = num_training + config.evaluation_envs + ranks.rank
         agent = agent_of(config, spec, device, graphs=graphs, env_index=tried)
-        exchange = make_exchange(config, agent, team)
+        sync = make_sync(config, agent, team)
         share, learner_seed = sampler.config, rank_seed(config.seed, ranks.rank)
         sizes = share.num_envs, share.horizon
         task = LearnerSpec(spec, *sizes, learner_seed, ranks, config.whole_schedule)
-        learner = config.learner.make_learner(agent, exchange, task)
+        learner = config.learner.make_learner(agent, sync, task)
         check_learner(learner)
         evaluator = None
         is_apart = config.parallel.sync == "store"
@@ -89,17 +89,17 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
             players = ALONE if is_apart else team
             evaluator = Evaluator(config, agent, device, players, num_training)
         num_collected = share.num_envs * share.horizon
-        is_small = has_small_updates(config, num_collected, exchange)
+        is_small = has_small_updates(config, num_collected, sync)
         server: ActionServer
         overlapped, num_threads, pull_steps = None, 1, config.parallel.pull_steps
         if config.overlap:
-            overlapped = Overlapped(sampler, agent, learner, exchange, is_small=is_small)
+            overlapped = Overlapped(sampler, agent, learner, sync, is_small=is_small)
             server = overlapped.server
         else:
             num_threads = num_learning_threads(is_small=is_small)
-            if isinstance(exchange, StoreExchange) and pull_steps is not None:
+            if isinstance(sync, StoreSync) and pull_steps is not None:
                 server = PullingServer(agent, sampler, device)
-                server.pull_from(exchange, pull_steps, learns_newest=config.learner.uses_ratios)
+                server.pull_from(sync, pull_steps, learns_newest=config.learner.uses_ratios)
             else:
                 server = ActionServer(agent, sampler, device)
         undo.pop_all()
@@ -110,7 +110,7 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
         sampler=sampler,
         agent=agent,
         learner=learner,
-        exchange=exchange,
+        sync=sync,
         evaluator=evaluator,
         server=server,
         overlapped=overlapped,
@@ -153,7 +153,7 @@ def agent_of(
     return agent
 
 
-def make_exchange(config: TrainConfig, agent: Agent, team: Team) -> Exchange:
+def make_sync(config: TrainConfig, agent: Agent, team: Team) -> GradientSync:
     """For the parameters of ``agent``, on their device. Every learner of the team must call it.
 
     Raises:
@@ -171,13 +171,13 @@ def make_exchange(config: TrainConfig, agent: Agent, team: Team) -> Exchange:
         else:
             store = open_store(team.share("store"), flat, rule, timeout)
         if parallel.sync_period == 1:
-            exchange = StoreExchange(flat, store, rule, max_norm)
+            sync = StoreSync(flat, store, rule, max_norm)
         else:
             assert isinstance(rule, Adam)
             period = parallel.sync_period
-            exchange = MultiStepAdam(flat, store, rule, max_norm, period)
-        exchange.running = partial(share_running, team, timeout)
-        return exchange
+            sync = MultiStepAdam(flat, store, rule, max_norm, period)
+        sync.running = partial(share_running, team, timeout)
+        return sync
     if team.ranks.size > 1:
         assert team.group is not None, "open_group comes first"
         return AllReduce(flat, rule, max_norm, team.group)

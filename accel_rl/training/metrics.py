@@ -15,7 +15,7 @@ import torch
 
 from accel_rl.algos.optimizer import as_metric
 from accel_rl.config import TrainConfig
-from accel_rl.parallel import Exchange, Team, TeamError
+from accel_rl.parallel import GradientSync, Team, TeamError
 from accel_rl.runs.tables import EPISODE_WINDOW
 from accel_rl.samplers.base import Episode
 from accel_rl.training.progress import Progress
@@ -48,7 +48,7 @@ class Recorded(NamedTuple):
     config: TrainConfig
     run_dir: Path
     team: Team
-    exchange: Exchange
+    sync: GradientSync
     make_state: Callable[[], dict[str, Any]]
     progress: Progress | None = None
     metric_names: Sequence[str] = ()
@@ -184,7 +184,7 @@ class Report(NamedTuple):
 
     Attributes:
         episodes: the last ones of ``num_episodes``, at most `EPISODE_WINDOW`.
-        numbers: metrics of the learner and of its exchange, by name.
+        numbers: metrics of the learner and of its `GradientSync`, by name.
         num_updates: since the run began.
     """
 
@@ -201,9 +201,9 @@ class Others:
         num_earlier: updates that they had made by themselves when the run was resumed.
     """
 
-    def __init__(self, team: Team, exchange: Exchange, num_earlier: int = 0) -> None:
+    def __init__(self, team: Team, sync: GradientSync, num_earlier: int = 0) -> None:
         self._team = team
-        self._exchange = exchange
+        self._sync = sync
         self._num_earlier = num_earlier
         self._num_updates = [0] * team.ranks.size
         self._lost: set[int] = set()
@@ -211,7 +211,7 @@ class Others:
     @property
     def are_in_step(self) -> bool:
         """True if all learners make each update together, or if there is a single learner."""
-        return self._exchange.num_sharing == self._team.ranks.size
+        return self._sync.num_sharing == self._team.ranks.size
 
     @property
     def num_updates(self) -> int:
@@ -284,8 +284,8 @@ def merge_numbers(each: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return {name: float(how.get(name[-4:], np.mean)(found)) for name, found in values.items()}
 
 
-def exchange_columns(numbers: Mapping[str, float], seconds: float) -> dict[str, float]:
-    """Return an exchange's metrics, with seconds as shares of ``seconds``."""
+def sync_columns(numbers: Mapping[str, float], seconds: float) -> dict[str, float]:
+    """Return a `GradientSync`'s metrics, with seconds as shares of ``seconds``."""
     columns = {}
     for name, value in numbers.items():
         if name.endswith("_seconds"):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from accel_rl.agents import Agent, RolloutTensors
 from accel_rl.algos import Learner
-from accel_rl.parallel import Exchange, FlatParameters
+from accel_rl.parallel import FlatParameters, GradientSync
 from accel_rl.samplers import ActionServer
 from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.training.torch_setup import num_learning_threads
@@ -57,17 +57,17 @@ class Overlapped:
         sampler: RolloutSampler,
         agent: Agent,
         learner: Learner,
-        exchange: Exchange,
+        sync: GradientSync,
         *,
         is_small: bool = False,
     ) -> None:
-        self._device = device = exchange.parameters.parameter.device
+        self._device = device = sync.parameters.parameter.device
         self._sampler = sampler
         self._agent = copy.deepcopy(agent)
         self.server = ActionServer(self._agent, sampler, device, keeps_rollout=True)
         self._acting = FlatParameters(self._agent.model)
         self._learning_agent, self._learner = agent, learner
-        self._exchange = exchange
+        self._sync = sync
         self._stream = self._acting_stream = None
         if device.type == "cuda":
             self._stream, self._acting_stream = (
@@ -100,10 +100,10 @@ class Overlapped:
 
         ``is_behind``: the rollout that is learned from next has been collected already.
         """
-        num_updates = self._exchange.num_updates
+        num_updates = self._sync.num_updates
         self._lag = num_updates - self._version if is_behind else 0
         self._version = num_updates
-        self._acting.parameter.copy_(self._exchange.parameters.parameter)
+        self._acting.parameter.copy_(self._sync.parameters.parameter)
         self._agent.follow(self._learning_agent)
 
     def finish(self) -> RolloutTensors:

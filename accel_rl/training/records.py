@@ -31,8 +31,8 @@ from accel_rl.training.metrics import (
     Recorded,
     Report,
     Scores,
-    exchange_columns,
     gpu_columns,
+    sync_columns,
 )
 from accel_rl.training.progress import (
     Reading,
@@ -65,7 +65,7 @@ class Records:
     """
 
     def __init__(self, recorded: Recorded, saved: Mapping[str, Any] | None = None) -> None:
-        config, run_dir, team, exchange, self._make_state, self._progress, *_ = recorded
+        config, run_dir, team, sync, self._make_state, self._progress, *_ = recorded
         self._metric_names, self._on_row = recorded.metric_names, recorded.on_row
         self._frame_skip = recorded.frame_skip
         counts = {"steps": 0, "updates": 0, "training_seconds": 0.0}
@@ -73,17 +73,17 @@ class Records:
             counts = saved["counts"]
         self.steps, self.updates = int(counts["steps"]), int(counts["updates"])
         self.learning_seconds = 0.0
-        self.device_clock = make_device_clock(exchange.parameters.parameter.device)
+        self.device_clock = make_device_clock(sync.parameters.parameter.device)
         self.is_learning = False  # what a checkpoint would hold is of no one moment
         self.scores = Scores(recorded.info_keys)
         self._has_told_clipping = False
         self._unreported = Scores()  # where there are others, among whose a row puts them
         self._config, self._run_dir = config, run_dir
-        self._exchange, self._team = exchange, team
-        self._own_updates = exchange.num_updates
+        self._sync, self._team = sync, team
+        self._own_updates = sync.num_updates
         # Where updates go on while a checkpoint is made, it has more of them than were counted.
-        self._others = Others(team, exchange, max(0, self.updates - self._own_updates))
-        self._learner_metrics = LearnerMetrics(exchange.parameters.gradient.device)
+        self._others = Others(team, sync, max(0, self.updates - self._own_updates))
+        self._learner_metrics = LearnerMetrics(sync.parameters.gradient.device)
         self._log = Interval(config.row_steps, self.steps)
         self._checkpoint = Interval(config.checkpoint_steps, self.steps)
         self._saved_steps = -1 if saved is None else self.steps
@@ -160,7 +160,7 @@ class Records:
             FloatingPointError: learning has diverged.
         """
         self.steps = steps
-        self._own_updates = self._exchange.num_updates
+        self._own_updates = self._sync.num_updates
         self.updates = self._own_updates + self._others.num_updates
         self._times = times
         (self.scores if self._team.ranks.size == 1 else self._unreported).add(episodes)
@@ -193,9 +193,9 @@ class Records:
         before = self._last_row
         metrics = self._learner_metrics.take()
         seconds = max(self.seconds - before.wall, 1e-9)
-        exchange = exchange_columns(self._exchange.take_metrics(), seconds)
-        numbers = {name: value for name, value in exchange.items() if not math.isnan(value)}
-        own = Report(*self._unreported.take(), numbers | metrics, self._exchange.num_updates)
+        sync = sync_columns(self._sync.take_metrics(), seconds)
+        numbers = {name: value for name, value in sync.items() if not math.isnan(value)}
+        own = Report(*self._unreported.take(), numbers | metrics, self._sync.num_updates)
         if self._progress is None:
             self._team.post(own)
             self._last_row = self._read()
@@ -223,8 +223,8 @@ class Records:
             "learning_share": split.learning,
             "other_share": split.other,
             "simulators_busy_share": split.simulating,
-            **gpu_columns(self._exchange.parameters.parameter.device),
-            **dict.fromkeys((*exchange, *self._metric_names), math.nan),
+            **gpu_columns(self._sync.parameters.parameter.device),
+            **dict.fromkeys((*sync, *self._metric_names), math.nan),
             **report.numbers,
         }
         self._writer.write(row)
@@ -264,7 +264,7 @@ class Records:
             if self._progress is None:  # the first learner has the games of all
                 return
             score = row["episode_return_raw_mean"]
-            parameters = self._exchange.parameters
+            parameters = self._sync.parameters
             save_if_best(self._run_dir, self.steps, score, parameters, evaluator.others)
             self._writer.write_evaluation({"steps": self.steps, "frames": self.frames, **row})
             said = "no game was finished"
@@ -309,14 +309,14 @@ class Records:
         if self._progress is None and due is not None:
             failure = None if is_saved else self._save_part()
             if self._others.are_in_step:
-                self._team.reach(FINGERPRINT, due, fingerprint(self._exchange.parameters))
+                self._team.reach(FINGERPRINT, due, fingerprint(self._sync.parameters))
             self._team.reach(SAVED, due, self._saved_steps)
         elif self._progress is not None and not is_saved:
             began, parts = perf_counter(), None
             self._refuse(self._learner_metrics.not_finite())
             if due is not None and self._team.ranks.size > 1:
                 if self._others.are_in_step:
-                    self._others.compare(fingerprint(self._exchange.parameters), due)
+                    self._others.compare(fingerprint(self._sync.parameters), due)
                 parts = self._others.await_parts(due)
             state = self._state(parts)
             failure = state.pop("failure", None)
@@ -394,7 +394,7 @@ class Records:
 
     def _status(self, before: Reading, now: Reading) -> Status:
         seconds, split = max(now.wall - before.wall, 1e-9), TimeSplit.between(before, now)
-        on_gpu = self._exchange.parameters.parameter.is_cuda
+        on_gpu = self._sync.parameters.parameter.is_cuda
         return Status(
             steps=self.steps,
             since_steps=before.steps,

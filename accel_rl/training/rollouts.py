@@ -13,7 +13,7 @@ import torch
 from accel_rl.agents import RolloutTensors
 from accel_rl.algos import Learner
 from accel_rl.envs.clipped import clipped_share
-from accel_rl.parallel import StoreExchange
+from accel_rl.parallel import StoreSync
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerError, SamplerState
 from accel_rl.samplers.base import PolicyInput
 from accel_rl.samplers.block import count_nothing
@@ -34,22 +34,20 @@ class PullingServer(ActionServer):
     learns.
     """
 
-    def pull_from(
-        self, exchange: StoreExchange, pull_steps: int, *, learns_newest: bool = False
-    ) -> None:
-        self._exchange, self._pull_steps = exchange, pull_steps
+    def pull_from(self, sync: StoreSync, pull_steps: int, *, learns_newest: bool = False) -> None:
+        self._sync, self._pull_steps = sync, pull_steps
         self._learns_newest = learns_newest
 
     def __call__(self, step: PolicyInput) -> Any:
         is_first = step.env_slice.start == 0  # of the groups that take this step
         if step.t > 0 and step.t % self._pull_steps == 0 and is_first:
-            self._exchange.pull()
+            self._sync.pull()
         return super().__call__(step)
 
     def finish(self) -> RolloutTensors:
         batch = super().finish()
         if self._learns_newest:
-            self._exchange.pull()
+            self._sync.pull()
         return batch
 
 

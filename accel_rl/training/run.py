@@ -15,7 +15,7 @@ import torch
 from accel_rl.agents import Agent, normalizer_state
 from accel_rl.config import TrainConfig
 from accel_rl.graphs import Graphs
-from accel_rl.parallel import Exchange, Ranks, StoreExchange, Team
+from accel_rl.parallel import GradientSync, Ranks, StoreSync, Team
 from accel_rl.samplers.block import count_nothing
 from accel_rl.system.stopping import StopRequest
 from accel_rl.training.evaluation import Evaluator
@@ -47,7 +47,7 @@ class Run(ABC):
     sampler: Any
     agent: Agent
     learner: Any
-    exchange: Exchange
+    sync: GradientSync
     evaluator: Evaluator | None
     run_dir: Path = field(init=False)
     records: Records = field(init=False)
@@ -103,7 +103,7 @@ class Run(ABC):
             config=self.config,
             run_dir=run_dir,
             team=self.team,
-            exchange=self.exchange,
+            sync=self.sync,
             make_state=self.get_state,
             progress=progress if self.team.ranks.is_first else None,
             metric_names=self.learner.metric_names + self.extra_metrics,
@@ -131,7 +131,7 @@ class Run(ABC):
         """
         return {
             "failure": None,
-            "learner": self.exchange.state_dict(),
+            "learner": self.sync.state_dict(),
             "algorithm": self.learner.get_state(),
             "sampler": None,
             "recurrent_state": None,
@@ -154,7 +154,7 @@ class Run(ABC):
         """
         store = self._store
         if self.team.ranks.is_first or store is None:
-            self.exchange.load_state_dict(saved["learner"])
+            self.sync.load_state_dict(saved["learner"])
         self.learner.set_state(saved["algorithm"])
         if store is not None:
             self.team.meet("loaded")  # nobody pushes before
@@ -190,8 +190,8 @@ class Run(ABC):
         return self.team.ranks.size > 1 and self.config.parallel.sync == "store"
 
     @property
-    def _store(self) -> StoreExchange | None:
-        return self.exchange if isinstance(self.exchange, StoreExchange) else None
+    def _store(self) -> StoreSync | None:
+        return self.sync if isinstance(self.sync, StoreSync) else None
 
     def progress(self) -> float:
         """Return the completed share of the schedules, in [0, 1]."""

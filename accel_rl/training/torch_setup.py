@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 
 from accel_rl.config import TrainConfig
-from accel_rl.parallel import Exchange
+from accel_rl.parallel import GradientSync
 from accel_rl.system.topology import available_cpus, cpu_quota
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ def quick_switches() -> AbstractContextManager[None]:
     return _within(sys.getswitchinterval, sys.setswitchinterval, 1e-4)
 
 
-def has_small_updates(config: TrainConfig, num_collected: int, exchange: Exchange) -> bool:
+def has_small_updates(config: TrainConfig, num_collected: int, sync: GradientSync) -> bool:
     """Return whether one learner's updates are too little work for several threads.
 
     Only networks of ours are judged, whose matrices are each applied once to a sample. Only sizes
@@ -82,9 +82,9 @@ def has_small_updates(config: TrainConfig, num_collected: int, exchange: Exchang
     Args:
         num_collected: steps of its rollouts.
     """
-    num = exchange.num_sharing
+    num = sync.num_sharing
     num_samples = config.learner.samples_per_update(num_collected * num) // num
-    parameters = exchange.parameters
+    parameters = sync.parameters
     is_dense = all(len(shape) <= 2 for _, shape, _ in parameters.layout.values())
     size = num_samples * parameters.parameter.numel()
     return ":" not in config.model and is_dense and size < _LEAST_SHARED

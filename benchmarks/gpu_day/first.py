@@ -38,7 +38,7 @@ from accel_rl.parallel import Ranks, Team
 from accel_rl.samplers import ActionServer
 from accel_rl.samplers.base import PolicyInput
 from accel_rl.samplers.sampler import RolloutSampler
-from accel_rl.training.build import agent_of, make_exchange, make_sampler
+from accel_rl.training.build import agent_of, make_sampler, make_sync
 from accel_rl.training.overlap import Overlapped
 from accel_rl.training.torch_setup import gpu_arithmetic, quick_switches, tune_malloc
 from benchmarks.harness.children import Child
@@ -201,19 +201,19 @@ class First:
                     server.finish()
 
                 return self._collect(sampler, collect)
-            exchange = make_exchange(config, agent, Team(Ranks()))
+            sync = make_sync(config, agent, Team(Ranks()))
             share = sampler.config
             task = LearnerSpec(sampler.env_spec, share.num_envs, share.horizon, seed=0)
-            learner = config.learner.make_learner(agent, exchange, task)
+            learner = config.learner.make_learner(agent, sync, task)
             overlapped, server = None, None
             if way == "overlap":
                 stack.enter_context(quick_switches())
-                overlapped = Overlapped(sampler, agent, learner, exchange)
+                overlapped = Overlapped(sampler, agent, learner, sync)
                 stack.callback(overlapped.server.close)
                 stack.callback(overlapped._thread.shutdown)  # close() would end simulators, too
             else:
                 server = stack.enter_context(ActionServer(agent, sampler, self._device))
-            parts = sampler, server, learner, overlapped, exchange
+            parts = sampler, server, learner, overlapped, sync
             row = _Learning(self._options.seconds, *parts).measure()
             self._wait()
         if graphs is not None:
@@ -254,12 +254,12 @@ class _Learning:
         server: Any,
         learner: Any,
         overlapped: Overlapped | None,
-        exchange: Any,
+        sync: Any,
     ) -> None:
         self._seconds, self._sampler = seconds, sampler
         self._server, self._learner = overlapped or server, overlapped or learner
-        self._overlapped, self._exchange = overlapped, exchange
-        self._on_gpu = exchange.parameters.parameter.is_cuda
+        self._overlapped, self._sync = overlapped, sync
+        self._on_gpu = sync.parameters.parameter.is_cuda
         self._steps = 0
         self._host_seconds = 0.0
         self._events: list[tuple[Any, Any]] = []
@@ -267,19 +267,19 @@ class _Learning:
 
     def measure(self) -> dict[str, Any]:
         """Iterate; return the figures."""
-        exchange, sampler = self._exchange, self._sampler
+        sync, sampler = self._sync, self._sampler
         if self._overlapped is not None:
             self._overlapped.begin(lambda steps: time.monotonic() < self._end)
         began, warm = time.monotonic(), max(1.0, self._seconds / 2)
         num = 0
-        while time.monotonic() < began + warm or exchange.num_updates < 8 or num < 6:
+        while time.monotonic() < began + warm or sync.num_updates < 8 or num < 6:
             if time.monotonic() > began + warm + LONGEST_SECONDS:
-                raise TimeoutError(f"{exchange.num_updates} updates in {LONGEST_SECONDS:g} s")
+                raise TimeoutError(f"{sync.num_updates} updates in {LONGEST_SECONDS:g} s")
             self._iterate()
             num += 1
         if self._on_gpu:
             torch.cuda.synchronize()
-        before, steps, updates = sampler.times, self._steps, exchange.num_updates
+        before, steps, updates = sampler.times, self._steps, sync.num_updates
         self._host_seconds, self._events = 0.0, []
         began = time.monotonic()
         self._end = began + self._seconds
@@ -292,7 +292,7 @@ class _Learning:
         if self._on_gpu:
             torch.cuda.synchronize()
         elapsed, after = time.monotonic() - began, sampler.times
-        made, taken = max(1, exchange.num_updates - updates), self._steps - steps
+        made, taken = max(1, sync.num_updates - updates), self._steps - steps
         acts = taken / sampler.config.num_envs * sampler.config.num_groups
         row = {
             "steps_per_second": round(taken / elapsed),

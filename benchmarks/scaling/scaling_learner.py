@@ -77,7 +77,7 @@ def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
         parts.sampler.take_episodes()
         return own_steps
 
-    while is_training and not parts.exchange.num_updates:  # what is measured is to learn
+    while is_training and not parts.sync.num_updates:  # what is measured is to learn
         advance()
 
     def goes_on(has_time: bool) -> bool:
@@ -92,7 +92,7 @@ def _serve_learner(config: Any, spec: dict[str, Any]) -> None:
         nonlocal last_taken, last_cpu
         began, last_taken = last_taken, perf_counter()
         cpu_began, last_cpu = last_cpu, cpu_seconds()
-        numbers = {**parts.exchange.take_metrics(), **seconds}
+        numbers = {**parts.sync.take_metrics(), **seconds}
         numbers |= {"seconds": last_taken - began, "cpu_seconds": last_cpu - cpu_began}
         seconds.update(dict.fromkeys(seconds, 0.0))
         return {name: value for name, value in numbers.items() if not math.isnan(value)}

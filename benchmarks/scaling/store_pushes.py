@@ -13,14 +13,14 @@ import numpy as np
 import torch
 
 from accel_rl.models import make_model
-from accel_rl.parallel import Adam, FlatParameters, RMSProp, StoreExchange, create_store, open_store
-from accel_rl.parallel.rules import Rule
+from accel_rl.parallel import Adam, FlatParameters, RMSProp, StoreSync, create_store, open_store
+from accel_rl.parallel.rules import UpdateRule
 from accel_rl.spaces import Leaf
 from benchmarks.harness.children import read_spec, serve
 from benchmarks.harness.usage import wait_for
 
 LR = 1e-4
-RULES: dict[str, Rule] = {
+RULES: dict[str, UpdateRule] = {
     "rmsprop": RMSProp(decay=0.9, eps=1e-6, initial=0.0),
     "adam": Adam(eps=1e-5),
 }
@@ -48,20 +48,20 @@ def main() -> None:
         store = open_store(spec["address"], parameters, rule)
     else:
         store = create_store(parameters, rule, spec["num_chunks"])
-    exchange = StoreExchange(parameters, store, rule, None)
+    sync = StoreSync(parameters, store, rule, None)
 
     def advance() -> int:
-        exchange.step(LR)
+        sync.step(LR)
         wait_for(parameters.parameter.device)
         return 1
 
     def take_numbers() -> dict[str, float]:  # there is no lag where there was no push
-        return {key: value for key, value in exchange.take_metrics().items() if value == value}
+        return {key: value for key, value in sync.take_metrics().items() if value == value}
 
     serve(advance, settings, take_numbers)
 
 
-def bare(parameters: FlatParameters, rule: Rule, copies: bool) -> Callable[[], int]:
+def bare(parameters: FlatParameters, rule: UpdateRule, copies: bool) -> Callable[[], int]:
     """The gradient's norm and the rule, on the learner's memory; with ``copies`` also in and out,
     as much as a push has to."""
     flat, gradient = parameters.parameter, parameters.gradient

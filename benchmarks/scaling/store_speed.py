@@ -6,7 +6,7 @@ Measures in one interleaved run, for A3C-Net's parameters, one torch thread a pr
 
     local     the update rule alone, in the learner's memory
     parts     copy in of parameters and optimizer state, the rule, copy out of the parameters
-    push      `StoreExchange.step`, by the number of chunks
+    push      `StoreSync.step`, by the number of chunks
     learners  several processes that do nothing but push into one store at the same time
 
 Times are medians over the rounds with their range. ``other=DIR`` measures another checkout by turns

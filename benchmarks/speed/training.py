@@ -41,7 +41,7 @@ def main() -> None:
             parts.sampler.take_episodes()
             return config.steps_per_iteration
 
-        while not parts.exchange.num_updates:  # what is measured is to learn
+        while not parts.sync.num_updates:  # what is measured is to learn
             advance()
         said = {"options": spec["options"], "plan": parts.describe()}
         serve(advance, said | {"versions": versions("torch", "ale-py")})

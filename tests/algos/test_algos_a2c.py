@@ -24,8 +24,8 @@ T, B, NUM_ACTIONS = 5, 4, 3
 
 def make_learner(model: PolicyValueModel, config: A2CConfig) -> tuple[A2C, FlatParameters]:
     flat = FlatParameters(model)
-    exchange = Local(flat, config.rule, config.max_gradient_norm)
-    return A2C(PolicyAgent(model), config, exchange, task_of(T, B)), flat
+    sync = Local(flat, config.rule, config.max_gradient_norm)
+    return A2C(PolicyAgent(model), config, sync, task_of(T, B)), flat
 
 
 def make_batch(seed: int = 0) -> RolloutTensors:

@@ -108,7 +108,7 @@ def read(other: OnPolicyAlgorithm) -> Tensor:
 
 def compare(
     learner: A2C | PPO,
-    exchange: Local,
+    sync: Local,
     model: ImageNetwork,
     other: OnPolicyAlgorithm,
     tolerance: float,
@@ -116,12 +116,12 @@ def compare(
     """Four rollouts for both; they must move alike but for rounding."""
     other.set_logger(Logger(None, []))
     write(other, model)
-    start = exchange.parameters.parameter.clone()
+    start = sync.parameters.parameter.clone()
     for seed in range(4):
         batch = make_batch(seed)
         learner.update(acted(learner.agent, batch), progress=0.0)
         train_other(other, batch)
-    ours, theirs = exchange.parameters.parameter - start, read(other) - start
+    ours, theirs = sync.parameters.parameter - start, read(other) - start
     assert theirs.norm() > 0
     assert (ours - theirs).norm() < tolerance * theirs.norm()
 
@@ -130,7 +130,7 @@ def compare(
 def test_a2c_with_the_numbers_of_baselines() -> None:
     model, config = make_network(), a2c_baselines().learner
     assert isinstance(config, A2CConfig)
-    exchange = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
+    sync = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
     rule = {"alpha": 0.99, "eps": 1e-5, "weight_decay": 0}
     other = sb3.A2C(
         "CnnPolicy",
@@ -142,8 +142,8 @@ def test_a2c_with_the_numbers_of_baselines() -> None:
         policy_kwargs={"optimizer_class": RMSpropTFLike, "optimizer_kwargs": rule},
         device="cpu",
     )
-    learner = A2C(PolicyAgent(model), config, exchange, task_of(T, B))
-    compare(learner, exchange, model, other, tolerance=0.002)
+    learner = A2C(PolicyAgent(model), config, sync, task_of(T, B))
+    compare(learner, sync, model, other, tolerance=0.002)
 
 
 @pytest.mark.slow
@@ -161,7 +161,7 @@ def test_ppo_with_the_numbers_of_baselines() -> None:
         clip_value=False,
         adam_eps=1e-12,
     )
-    exchange = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
+    sync = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
     other = sb3.PPO(
         "CnnPolicy",
         DummyVecEnv([Pictures] * B),
@@ -176,6 +176,6 @@ def test_ppo_with_the_numbers_of_baselines() -> None:
         policy_kwargs={"optimizer_kwargs": {"eps": 1e-12}},
         device="cpu",
     )
-    learner = PPO(PolicyAgent(model), config, exchange, task_of(T, B))
+    learner = PPO(PolicyAgent(model), config, sync, task_of(T, B))
     # Without its epsilon Adam makes steps of rounding errors where gradients vanish.
-    compare(learner, exchange, model, other, tolerance=0.02)
+    compare(learner, sync, model, other, tolerance=0.02)

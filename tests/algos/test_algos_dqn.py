@@ -42,10 +42,10 @@ def make(ranks: Ranks = ALONE, env: EnvSpec = ENV, **options: Any) -> tuple[DQN,
     torch.manual_seed(0)
     agent = config.make_agent(NetworkSpec("auto", env, CPU))
     assert isinstance(agent, QAgent)
-    exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    learner = config.make_learner(agent, exchange, LearnerSpec(env, B, T, 0, ranks))
+    sync = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
+    learner = config.make_learner(agent, sync, LearnerSpec(env, B, T, 0, ranks))
     assert isinstance(learner, DQN)
-    return learner, agent, exchange
+    return learner, agent, sync
 
 
 def batches(seed: int = 0, stack: int = 1) -> Any:
@@ -61,8 +61,8 @@ def test_learner_of_several_counts_the_steps_of_all_and_learns_from_its_own() ->
         batch_size=8, learning_starts=200, buffer_size=1200, target_update_interval=96
     )
     agent = small.make_agent(NetworkSpec("auto", ENV, CPU))
-    exchange = Local(FlatParameters(agent.model), small.rule, None)
-    learner = small.make_learner(agent, exchange, LearnerSpec(ENV, B, T, seed=0, ranks=Ranks(1, 2)))
+    sync = Local(FlatParameters(agent.model), small.rule, None)
+    learner = small.make_learner(agent, sync, LearnerSpec(ENV, B, T, seed=0, ranks=Ranks(1, 2)))
     assert isinstance(learner, DQN)
     source = batches()
     assert learner.replay.spec.size == 600
@@ -70,9 +70,9 @@ def test_learner_of_several_counts_the_steps_of_all_and_learns_from_its_own() ->
     for iteration in range(1, 11):
         steps += 3 * T * B  # the other is twice as fast
         learner.update(next(source), 0.0, steps)
-        assert exchange.num_updates == iteration * T * B  # batch 8, intensity 8
+        assert sync.num_updates == iteration * T * B  # batch 8, intensity 8
         is_renewed = steps // 96 > (steps - 3 * T * B) // 96
-        assert torch.equal(learner._target.parameter, exchange.parameters.parameter) == is_renewed
+        assert torch.equal(learner._target.parameter, sync.parameters.parameter) == is_renewed
     expected = 1 - 0.9 * steps / small.epsilon_steps
     assert agent.epsilon[-1].item() == pytest.approx(expected, rel=1e-6)
 
@@ -83,29 +83,27 @@ def test_learner_that_is_late_waits_until_there_is_something_to_draw(prioritized
     env = replace(ENV, observation=Leaf((4, 3), np.dtype(np.float32)), frame_stack=4)
     config = DQNConfig(batch_size=8, learning_starts=200, buffer_size=1200, prioritized=prioritized)
     agent = config.make_agent(NetworkSpec("auto", env, CPU))
-    exchange = Local(FlatParameters(agent.model), config.rule, None)
-    learner = config.make_learner(
-        agent, exchange, LearnerSpec(env, B, T, seed=0, ranks=Ranks(1, 2))
-    )
+    sync = Local(FlatParameters(agent.model), config.rule, None)
+    learner = config.make_learner(agent, sync, LearnerSpec(env, B, T, seed=0, ranks=Ranks(1, 2)))
     assert isinstance(learner, DQN)
     for iteration, batch in zip(range(2), batches(stack=4), strict=False):
         learner.update(batch, 0.0, 1000 + iteration * T * B)
-        assert exchange.num_updates == iteration * T * B  # batch 8, intensity 8
-        assert exchange.parameters.parameter.isfinite().all()
+        assert sync.num_updates == iteration * T * B  # batch 8, intensity 8
+        assert sync.parameters.parameter.isfinite().all()
 
 
 @pytest.mark.parametrize("intensity", first_quick([0.7, 4.0, 1.0]))
 def test_training_intensity_holds_exactly_also_where_updates_do_not_divide(
     intensity: float,
 ) -> None:
-    learner, _, exchange = make(training_intensity=intensity)
+    learner, _, sync = make(training_intensity=intensity)
     source = batches()
     for iteration in range(1, 25):
         metrics = learner.update(next(source), progress=0.0)
         learning_steps = max(0, iteration * T * B - 48)
-        assert exchange.num_updates == int(learning_steps * intensity / 8)
+        assert sync.num_updates == int(learning_steps * intensity / 8)
         if metrics:
-            expected = exchange.num_updates / learning_steps  # updates for each step
+            expected = sync.num_updates / learning_steps  # updates for each step
             assert metrics["replay_ratio"].item() == pytest.approx(expected)
             assert metrics["training_intensity"].item() == pytest.approx(8 * expected)  # batch 8
             assert sorted(metrics) == sorted(learner.metric_names)
@@ -160,23 +158,23 @@ def test_time_limit_may_end_the_task_but_no_step_that_was_not_taken() -> None:
 
 
 def test_nothing_is_learned_before_learning_starts() -> None:
-    learner, _, exchange = make(learning_starts=72)
+    learner, _, sync = make(learning_starts=72)
     source = batches()
-    before = exchange.parameters.parameter.clone()
+    before = sync.parameters.parameter.clone()
     for _ in range(3):
         assert learner.update(next(source), progress=0.0) == {}
-    assert torch.equal(exchange.parameters.parameter, before)
+    assert torch.equal(sync.parameters.parameter, before)
     assert learner.update(next(source), progress=0.0)
-    assert not torch.equal(exchange.parameters.parameter, before)
+    assert not torch.equal(sync.parameters.parameter, before)
 
 
 def test_target_network_is_copied_every_so_many_steps_and_never_trained() -> None:
-    learner, _, exchange = make()
+    learner, _, sync = make()
     source = batches()
     first = learner._target.parameter.clone()
     for iteration in range(1, 9):
         learner.update(next(source), progress=0.0)
-        is_online = torch.equal(learner._target.parameter, exchange.parameters.parameter)
+        is_online = torch.equal(learner._target.parameter, sync.parameters.parameter)
         if iteration < 4:
             assert torch.equal(learner._target.parameter, first)
         else:
@@ -242,11 +240,9 @@ def test_learners_in_step_spread_epsilon_over_the_environments_of_all(num_sharin
     for rank in range(2):
         agent = config.make_agent(NetworkSpec("auto", ENV, CPU))
         assert isinstance(agent, QAgent)
-        exchange = Local(FlatParameters(agent.model), config.rule, None)
-        exchange.num_sharing = num_sharing
-        learner = config.make_learner(
-            agent, exchange, LearnerSpec(ENV, B // 2, T, 0, Ranks(rank, 2))
-        )
+        sync = Local(FlatParameters(agent.model), config.rule, None)
+        sync.num_sharing = num_sharing
+        learner = config.make_learner(agent, sync, LearnerSpec(ENV, B // 2, T, 0, Ranks(rank, 2)))
         whole = next(batches())
         half = whole.map(lambda x: x[:, : B // 2] if x.ndim > 1 else x)
         learner.update(half, 0.0, steps=24)
@@ -269,18 +265,18 @@ def test_learners_in_step_spread_epsilon_over_the_environments_of_all(num_sharin
     ids=["dqn", "double-dueling-3-step", "prioritized-categorical"],
 )
 def test_learner_goes_on_from_a_state_with_its_replay_to_the_bit(options: dict[str, Any]) -> None:
-    learner, _, exchange = make(save_replay=True, **options)
+    learner, _, sync = make(save_replay=True, **options)
     source = batches()
     for _ in range(6):
         learner.update(next(source), progress=0.1)
-    other, agent, other_exchange = make(save_replay=True, **options)
+    other, agent, other_sync = make(save_replay=True, **options)
     other.set_state(learner.get_state())
-    other_exchange.load_state_dict(exchange.state_dict())
+    other_sync.load_state_dict(sync.state_dict())
     for _ in range(6):
         batch = next(source)
         one, two = learner.update(batch, 0.2), other.update(batch, 0.2)
         assert one and all(torch.equal(one[name], two[name]) for name in one)
-    assert torch.equal(exchange.parameters.parameter, other_exchange.parameters.parameter)
+    assert torch.equal(sync.parameters.parameter, other_sync.parameters.parameter)
     assert torch.equal(agent.epsilon, learner.agent.epsilon)
 
 
@@ -375,10 +371,10 @@ MASKED_ENV = EnvSpec(
 @pytest.mark.parametrize("double", [False, True], ids=["dqn", "double"])
 def test_target_is_the_value_of_the_best_action_that_the_mask_allows(double: bool) -> None:
     """0 where it allows none, as at a time limit, even if the return goes on."""
-    learner, agent, exchange = make(env=MASKED_ENV, double=double, huber_delta=0.01)
+    learner, agent, sync = make(env=MASKED_ENV, double=double, huber_delta=0.01)
     g = torch.Generator().manual_seed(2)
     learner._target.parameter.normal_(generator=g)
-    exchange.parameters.parameter.data.normal_(generator=g)
+    sync.parameters.parameter.data.normal_(generator=g)
     seen, following = torch.randn(2, 5, 3, generator=g).unbind()
     batch = Transitions(
         observation={"observation": seen, "action_mask": 1 - MASK.to(torch.int8)},
@@ -416,9 +412,9 @@ def test_target_is_the_value_of_the_best_action_that_the_mask_allows(double: boo
 @pytest.mark.parametrize("double", [False, True], ids=["c51", "double"])
 def test_target_distribution_is_that_of_the_best_action_that_the_mask_allows(double: bool) -> None:
     atoms = {"num_atoms": 5, "v_min": -2.0, "v_max": 2.0}
-    learner, agent, exchange = make(env=MASKED_ENV, double=double, **atoms)
+    learner, agent, sync = make(env=MASKED_ENV, double=double, **atoms)
     g = torch.Generator().manual_seed(0)
-    for flat in (learner._target, exchange.parameters):
+    for flat in (learner._target, sync.parameters):
         flat.parameter.normal_(generator=g)
     following, discount = torch.randn(5, 3, generator=g), torch.full((5,), 0.5)
     batch = Transitions(
@@ -517,18 +513,18 @@ def test_replay_too_small_for_the_rollouts_is_refused() -> None:
         make(buffer_size=24, learning_starts=24)
     config = DQNConfig(buffer_size=71, learning_starts=71)
     agent = config.make_agent(NetworkSpec("auto", ENV, CPU))
-    exchange = Local(FlatParameters(agent.model), config.rule, None)
+    sync = Local(FlatParameters(agent.model), config.rule, None)
     with pytest.raises(ValueError, match=rf"is 71; with {2 * B} .* it must be at least 72"):
-        config.make_learner(agent, exchange, LearnerSpec(ENV, B, T, seed=0, ranks=Ranks(1, 2)))
+        config.make_learner(agent, sync, LearnerSpec(ENV, B, T, seed=0, ranks=Ranks(1, 2)))
 
 
 def test_stack_too_long_for_a_replay_is_refused() -> None:
     env = replace(ENV, observation=Leaf((300, 3), np.dtype(np.float32)), frame_stack=300)
     config = DQNConfig()
     agent = config.make_agent(NetworkSpec("auto", env, CPU))
-    exchange = Local(FlatParameters(agent.model), config.rule, None)
+    sync = Local(FlatParameters(agent.model), config.rule, None)
     with pytest.raises(ValueError, match=r"frame_stack is 300; .* stacks of up to 256 frames"):
-        config.make_learner(agent, exchange, LearnerSpec(env, B, T, seed=0))
+        config.make_learner(agent, sync, LearnerSpec(env, B, T, seed=0))
 
 
 def test_replays_of_learners_of_one_machine_must_fit_together(monkeypatch) -> None:

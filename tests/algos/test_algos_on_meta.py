@@ -127,8 +127,8 @@ def test_iteration_gives_the_device_no_more_operations_than_before(
     env = EnvSpec(name="atari", observation=IMAGE, action=discrete(4), frame_stack=4)
     config = replace(getattr(presets, name)().learner, **options)
     agent = config.make_agent(NetworkSpec("auto", env, META))
-    exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    learner = config.make_learner(agent, exchange, LearnerSpec(env, shape[1], shape[0], seed=0))
+    sync = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
+    learner = config.make_learner(agent, sync, LearnerSpec(env, shape[1], shape[0], seed=0))
     for i in range(8):
         with Counting() as counting:
             metrics = learner.update(_blank_rollout(*shape), i / 1000)

@@ -49,8 +49,8 @@ CONFIGS: dict[str, Callable[..., LearnerConfig]] = {
 def make(config: LearnerConfig, num_envs: int = B) -> tuple[Any, Local]:
     torch.manual_seed(0)
     agent = config.make_agent(NetworkSpec("auto", ENV, torch.device("cpu")))
-    exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    return config.make_learner(agent, exchange, LearnerSpec(ENV, num_envs, T, seed=0)), exchange
+    sync = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
+    return config.make_learner(agent, sync, LearnerSpec(ENV, num_envs, T, seed=0)), sync
 
 
 def make_batch(seed: int = 0) -> RolloutTensors:
@@ -63,10 +63,10 @@ def some_envs(batch: RolloutTensors, envs: slice) -> RolloutTensors:
     return batch._replace(**columns)
 
 
-def layers_of(exchange: Local, flat: torch.Tensor) -> dict[str, NDArray[np.float64]]:
+def layers_of(sync: Local, flat: torch.Tensor) -> dict[str, NDArray[np.float64]]:
     """All numbers of each layer: of its weight and of its bias."""
     layers: dict[str, list[Any]] = {}
-    for name, tensor in exchange.parameters.to_named(flat).items():
+    for name, tensor in sync.parameters.to_named(flat).items():
         layers.setdefault(name.rsplit(".", 1)[0], []).append(tensor.double().numpy().ravel())
     return {layer: np.concatenate(parts) for layer, parts in layers.items()}
 
@@ -77,20 +77,20 @@ def expected_norms(kind: str, layers: dict[str, NDArray[np.float64]]) -> dict[st
 
 
 def test_norms_are_those_of_parameters_gradient_step_and_distance() -> None:
-    learner, exchange = make(A2CConfig(max_gradient_norm=0.1, log_norms=True))
-    free, free_exchange = make(A2CConfig(max_gradient_norm=None))  # its gradient stays unclipped
-    flat = exchange.parameters
+    learner, sync = make(A2CConfig(max_gradient_norm=0.1, log_norms=True))
+    free, free_sync = make(A2CConfig(max_gradient_norm=None))  # its gradient stays unclipped
+    flat = sync.parameters
     initial = flat.parameter.clone()
     learner.update(make_batch(0), progress=0.0)
     before = flat.parameter.clone()
-    free_exchange.parameters.parameter.copy_(before)
+    free_sync.parameters.parameter.copy_(before)
     found = learner.update(make_batch(1), progress=0.0)
     free.update(make_batch(1), progress=0.0)
     expected = {
-        **expected_norms("parameter_norm", layers_of(exchange, flat.parameter)),
-        **expected_norms("step_norm", layers_of(exchange, flat.parameter - before)),
-        **expected_norms("distance_norm", layers_of(exchange, flat.parameter - initial)),
-        **expected_norms("gradient_norm", layers_of(exchange, free_exchange.parameters.gradient)),
+        **expected_norms("parameter_norm", layers_of(sync, flat.parameter)),
+        **expected_norms("step_norm", layers_of(sync, flat.parameter - before)),
+        **expected_norms("distance_norm", layers_of(sync, flat.parameter - initial)),
+        **expected_norms("gradient_norm", layers_of(sync, free_sync.parameters.gradient)),
         "clipped_gradient_norm": 0.1,
     }
     names = {"policy.0", "policy.2", "policy.4", "value.0", "value.2", "value.4"}
@@ -104,17 +104,17 @@ def test_norms_are_those_of_parameters_gradient_step_and_distance() -> None:
 
 @pytest.mark.parametrize("algo", CONFIGS)
 def test_metrics_are_means_over_the_updates_of_a_call(algo: str, monkeypatch) -> None:
-    learner, exchange = make(CONFIGS[algo](log_norms=True))
-    norms, apply = [], exchange.apply
+    learner, sync = make(CONFIGS[algo](log_norms=True))
+    norms, apply = [], sync.apply
 
     def recorded(rate: float | torch.Tensor) -> torch.Tensor:
-        before = exchange.parameters.parameter.double().numpy().copy()
+        before = sync.parameters.parameter.double().numpy().copy()
         result = apply(rate)
-        moved = exchange.parameters.parameter.double().numpy() - before
+        moved = sync.parameters.parameter.double().numpy() - before
         norms.append(np.sqrt((moved**2).sum()))
         return result
 
-    monkeypatch.setattr(exchange, "apply", recorded)
+    monkeypatch.setattr(sync, "apply", recorded)
     batches = 3 if "dqn" in algo or "prio" in algo else 1  # 48 steps before learning
     for seed in range(batches):
         metrics = learner.update(make_batch(seed), progress=0.0)
@@ -128,9 +128,9 @@ def test_metrics_of_learners_that_share_updates_are_means_over_them(algo: str) -
     """So that what each decides by them is the same: the other has as much, or twice as much."""
     found = []
     for others in (1.0, 2.0):
-        learner, exchange = make(CONFIGS[algo](gradient_cosine_interval=1))
-        exchange.num_sharing = 2
-        exchange.sum = lambda x, others=others: x if x.numel() > 50 else x + others * x  # type: ignore[method-assign]
+        learner, sync = make(CONFIGS[algo](gradient_cosine_interval=1))
+        sync.num_sharing = 2
+        sync.sum = lambda x, others=others: x if x.numel() > 50 else x + others * x  # type: ignore[method-assign]
         for seed in range(3):  # 48 steps before learning from a replay
             metrics = learner.update(make_batch(seed), progress=0.0)
         found.append({name: value.item() for name, value in metrics.items()})
@@ -142,10 +142,10 @@ def test_metrics_of_learners_that_share_updates_are_means_over_them(algo: str) -
 def test_measuring_changes_no_parameter(algo: str) -> None:
     results = []
     for options in ({}, {"log_norms": True, "gradient_cosine_interval": 2}):
-        learner, exchange = make(CONFIGS[algo](**options))
+        learner, sync = make(CONFIGS[algo](**options))
         for seed in range(5):
             metrics = learner.update(make_batch(seed), progress=0.1)
-        results.append(exchange.parameters.parameter.clone())
+        results.append(sync.parameters.parameter.clone())
     assert torch.equal(*results)
     assert set(metrics) <= set(learner.metric_names)
 
@@ -163,9 +163,9 @@ def test_cosine_is_that_of_the_gradients_of_half_the_environments_and_of_all(num
     gradients = []
     for envs in (slice(None), slice(0, None, 2)):
         part = some_envs(batch, envs)
-        learner, exchange = make(A2CConfig(max_gradient_norm=None), part.action.shape[1])
+        learner, sync = make(A2CConfig(max_gradient_norm=None), part.action.shape[1])
         learner.update(part, progress=0.0)
-        gradients.append(exchange.parameters.gradient.clone())
+        gradients.append(sync.parameters.gradient.clone())
     learner, _ = make(A2CConfig(gradient_cosine_interval=1, loss_reduction="sum"), num_envs)
     found = learner.update(batch, progress=0.0)["gradient_cosine"].item()
     assert 0.2 < cosine(*gradients) < 0.99
@@ -210,9 +210,9 @@ class Two(nn.Module):
 def measured(interval: int) -> tuple[Optimizer, torch.Tensor, Local]:
     model = Two()
     rule = RMSProp(decay=0.0, eps=1.0, initial=0.0)
-    exchange = Local(FlatParameters(model), rule, None)
-    optimizer = Optimizer(exchange, log_norms=True, gradient_cosine_interval=interval)
-    return optimizer, model.numbers, exchange
+    sync = Local(FlatParameters(model), rule, None)
+    optimizer = Optimizer(sync, log_norms=True, gradient_cosine_interval=interval)
+    return optimizer, model.numbers, sync
 
 
 class Counted(NamedTuple):
@@ -228,9 +228,9 @@ def step(optimizer: Optimizer, summands: torch.Tensor, num: int = 1, **metrics: 
 
 def test_orthogonal_halves_have_a_cosine_of_one_over_the_root_of_two() -> None:
     # Gradients (2, 0) and (0, 2) of the halves, (2, 2) of all: 4 / (2 * sqrt(8)) = 1 / sqrt(2).
-    update, numbers, exchange = measured(interval=1)
+    update, numbers, sync = measured(interval=1)
     step(update, numbers.repeat(2))
-    assert exchange.parameters.gradient[:2].tolist() == [2, 2]
+    assert sync.parameters.gradient[:2].tolist() == [2, 2]
     assert update.take_metrics()["gradient_cosine"].item() == pytest.approx(0.5**0.5)
 
 
@@ -238,11 +238,11 @@ def test_half_is_every_other_sample_weighted_by_the_number_of_samples(monkeypatc
     # Two learners share an update: this one's half has the gradient (1, 0) and 3 samples, that of
     # the other is (0, 4) in all, so the half's is (3, 4); of both batches it is (1, 1).
     # (3 + 4) / (5 * sqrt(2)).
-    update, numbers, exchange = measured(interval=1)
-    other = torch.zeros_like(exchange.parameters.gradient)
+    update, numbers, sync = measured(interval=1)
+    other = torch.zeros_like(sync.parameters.gradient)
     other[1] = 4
-    monkeypatch.setattr(exchange, "sum", lambda x: x + other if x.shape == other.shape else 2 * x)
-    exchange.num_sharing = 2
+    monkeypatch.setattr(sync, "sum", lambda x: x + other if x.shape == other.shape else 2 * x)
+    sync.num_sharing = 2
     step(update, numbers.clone(), num=3)
     assert update.take_metrics()["gradient_cosine"].item() == pytest.approx(7 / (5 * 2**0.5))
 
@@ -288,8 +288,8 @@ def test_metric_names_are_those_of_the_metrics(algo: str, options: dict[str, Any
     if algo == "ga3c":
         model = make_model("mlp", Leaf((3,), np.dtype(np.float32)), 2)
         config = GA3CConfig(**options)
-        exchange = Local(FlatParameters(model), config.rule, None)
-        ga3c = GA3C(PolicyAgent(model), config, exchange)
+        sync = Local(FlatParameters(model), config.rule, None)
+        ga3c = GA3C(PolicyAgent(model), config, sync)
         samples = Samples(torch.randn(5, 3), torch.zeros(5, dtype=torch.int64), torch.randn(5))
         names, metrics = ga3c.metric_names, ga3c.update(samples, 0.0)
     else:
@@ -310,11 +310,11 @@ def norms_of(learner: Any) -> Any:
 
 @pytest.mark.parametrize("algo", CONFIGS)
 def test_distance_is_from_the_initial_parameters_also_after_resuming(algo: str) -> None:
-    learner, exchange = make(CONFIGS[algo](log_norms=True))
+    learner, sync = make(CONFIGS[algo](log_norms=True))
     for seed in range(4):
         learner.update(make_batch(seed), progress=0.0)
-    other, other_exchange = make(CONFIGS[algo](log_norms=True))
-    other_exchange.load_state_dict(exchange.state_dict())
+    other, other_sync = make(CONFIGS[algo](log_norms=True))
+    other_sync.load_state_dict(sync.state_dict())
     norms, others = (norms_of(each) for each in (learner, other))
     others._initial.mul_(2)  # as if initial parameters were other ones by now
     other.set_state(learner.get_state())

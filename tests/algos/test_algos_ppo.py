@@ -138,8 +138,8 @@ def test_loss_refuses_values_of_wrong_shape() -> None:
 def make_learner(seed: int = 0, **options: Any) -> tuple[PPO, LinearModel, Local]:
     config = PPOConfig(**{"minibatch_size": 8, **options})
     model = LinearModel()
-    exchange = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
-    return PPO(PolicyAgent(model), config, exchange, task_of(T, B, seed)), model, exchange
+    sync = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
+    return PPO(PolicyAgent(model), config, sync, task_of(T, B, seed)), model, sync
 
 
 def make_batch() -> RolloutTensors:
@@ -147,10 +147,10 @@ def make_batch() -> RolloutTensors:
 
 
 def test_each_epoch_uses_every_step_once_in_another_order() -> None:
-    learner, model, exchange = make_learner(epochs=3)
+    learner, model, sync = make_learner(epochs=3)
     batch = make_batch()
     learner.update(batch, progress=0.0)
-    assert exchange.num_updates == 9
+    assert sync.num_updates == 9
     epochs = [torch.cat(model.seen[i : i + 3]) for i in (0, 3, 6)]
     for seen in epochs:
         assert torch.equal(seen.sort().values, batch.observation[:T].flatten().sort().values)
@@ -193,20 +193,20 @@ def test_rows_that_are_not_valid_do_not_move_parameters() -> None:
         batch.valid[3:, 1] = False
         batch.reward[3:, 1] = garbage
         batch.observation[3:, 1] = garbage
-        learner, _, exchange = make_learner(normalize_advantage=True)
+        learner, _, sync = make_learner(normalize_advantage=True)
         learner.update(batch, progress=0.0)
-        results.append(exchange.parameters.parameter.clone())
+        results.append(sync.parameters.parameter.clone())
     assert torch.equal(*results)
 
 
 def test_minibatch_without_a_valid_step_changes_nothing() -> None:
     batch = make_batch()
     batch.valid[:] = False
-    learner, _, exchange = make_learner()
-    before = exchange.parameters.parameter.clone()
+    learner, _, sync = make_learner()
+    before = sync.parameters.parameter.clone()
     metrics = learner.update(batch, progress=0.0)
     assert all(value.isfinite() for value in metrics.values())
-    assert torch.equal(exchange.parameters.parameter, before)
+    assert torch.equal(sync.parameters.parameter, before)
 
 
 def test_schedule_lowers_learning_rate_and_clip_range_together(monkeypatch) -> None:
@@ -224,12 +224,12 @@ def test_schedule_lowers_learning_rate_and_clip_range_together(monkeypatch) -> N
         ("constant", 0.75, "linear"),
         ("linear", 0.75, "constant"),
     ):
-        learner, _, exchange = make_learner(
+        learner, _, sync = make_learner(
             epochs=1, minibatch_size=24, lr_schedule=schedule, clip_schedule=of_clip
         )
-        before = exchange.parameters.parameter.clone()
+        before = sync.parameters.parameter.clone()
         learner.update(make_batch(), progress)
-        moves.append((exchange.parameters.parameter - before).abs().max().item())
+        moves.append((sync.parameters.parameter - before).abs().max().item())
     assert clip_ranges == pytest.approx([0.2, 0.05, 0.2, 0.2])
     assert moves[1] == pytest.approx(moves[0] / 4, rel=1e-3)
     assert moves[2] == pytest.approx(moves[0], rel=1e-3)

@@ -48,10 +48,10 @@ def make(
     torch.manual_seed(0)
     model = LinearQ()
     agent = QAgent(model, None, torch.ones(1))
-    exchange = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
+    sync = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
     task = LearnerSpec(env, B, T, seed, schedule_steps=schedule_steps)
-    learner = config.make_learner(agent, exchange, task)
-    return learner, model, exchange
+    learner = config.make_learner(agent, sync, task)
+    return learner, model, sync
 
 
 def make_batch(is_masked: bool = False, seed: int = 0) -> RolloutTensors:
@@ -197,10 +197,10 @@ def test_one_update_on_the_whole_rollout_moves_parameters_as_worked_out_by_loops
 
 
 def test_each_epoch_uses_every_step_once_in_another_order() -> None:
-    learner, model, exchange = make(epochs=3)
+    learner, model, sync = make(epochs=3)
     batch = make_batch()
     learner.update(batch, progress=0.0)
-    assert exchange.num_updates == 9
+    assert sync.num_updates == 9
     epochs = [torch.cat(model.seen[i : i + 3])[:, 0] for i in (0, 3, 6)]
     for seen in epochs:
         assert torch.equal(seen.sort().values, batch.observation[:T, :, 0].flatten().sort().values)
@@ -215,18 +215,18 @@ def test_rows_that_are_not_valid_do_not_move_parameters() -> None:
         batch.valid[3:, 0] = False
         batch.reward[3:, 0] = garbage
         batch.observation[3:, 0] = garbage
-        learner, _, exchange = make()
+        learner, _, sync = make()
         learner.update(batch, progress=0.0)
-        results.append(exchange.parameters.parameter.clone())
+        results.append(sync.parameters.parameter.clone())
     assert torch.equal(*results)
 
 
 def test_epsilon_and_learning_rate_follow_the_share_of_the_run(monkeypatch) -> None:
     options: Any = {"epsilon_final": 0.05, "exploration_fraction": 0.5, "lr": 0.1, "epochs": 1}
-    learner, _, exchange = make(minibatch_size=T * B, lr_schedule="linear", **options)
+    learner, _, sync = make(minibatch_size=T * B, lr_schedule="linear", **options)
     rates: list[float] = []
-    advance = exchange.advance
-    monkeypatch.setattr(exchange, "advance", lambda lr: rates.append(lr) or advance(lr))
+    advance = sync.advance
+    monkeypatch.setattr(sync, "advance", lambda lr: rates.append(lr) or advance(lr))
     assert learner.agent.epsilon.tolist() == [1.0]
     epsilons = []
     for progress in (0.0, 0.25, 0.5, 0.9, 1.0):
@@ -248,16 +248,16 @@ def test_epsilon_is_that_of_the_steps_before_each_rollout_and_reaches_its_end() 
 
 
 def test_state_goes_on_to_the_bit() -> None:
-    learner, _, exchange = make()
+    learner, _, sync = make()
     learner.update(make_batch(seed=1), 0.03)
-    other, _, other_exchange = make(seed=7)
+    other, _, other_sync = make(seed=7)
     other.set_state(learner.get_state())
-    other_exchange.load_state_dict(exchange.state_dict())
+    other_sync.load_state_dict(sync.state_dict())
     assert torch.equal(learner.agent.epsilon, other.agent.epsilon)
     assert learner.agent.epsilon.item() == pytest.approx(0.7003)  # 1 - 0.3 + 0.3 * 0.001
     for each in (learner, other):
         each.update(make_batch(seed=2), 0.04)
-    assert torch.equal(exchange.parameters.parameter, other_exchange.parameters.parameter)
+    assert torch.equal(sync.parameters.parameter, other_sync.parameters.parameter)
     assert torch.equal(learner.agent.epsilon, other.agent.epsilon)
 
 
@@ -267,8 +267,8 @@ def test_masked_updates_in_bfloat16_are_near_those_in_float32() -> None:
         config = PQNConfig(precision=precision, minibatch_size=8)
         torch.manual_seed(0)
         agent = config.make_agent(NetworkSpec("auto", env, CPU))
-        exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-        learner = config.make_learner(agent, exchange, LearnerSpec(env, B, T, seed=0))
+        sync = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
+        learner = config.make_learner(agent, sync, LearnerSpec(env, B, T, seed=0))
         found.append(learner.update(make_batch(is_masked=True), 0.0))
     plain, short = found
     assert plain["loss"].item() != short["loss"].item()

@@ -106,8 +106,8 @@ def make(seed: int = 0, spec: EnvSpec = SPEC, **settings: Any) -> tuple[SAC, Bou
     config = SACConfig(**(given | settings))
     torch.manual_seed(seed)
     agent = config.make_agent(NetworkSpec("auto", spec, CPU))
-    exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    learner = config.make_learner(agent, exchange, LearnerSpec(spec, 2, 4, 1))
+    sync = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
+    learner = config.make_learner(agent, sync, LearnerSpec(spec, 2, 4, 1))
     return learner, agent
 
 
@@ -214,7 +214,7 @@ def test_learner_goes_on_from_a_state_to_the_bit() -> None:
     for number in range(4):
         whole.update(rollout(number), 0.0)
     parted, other = make(1, save_replay=True)
-    parted.exchange.load_state_dict(whole.exchange.state_dict())
+    parted.sync.load_state_dict(whole.sync.state_dict())
     parted.set_state(whole.get_state())
     for number in (4, 5):
         whole.update(rollout(number), 0.0)
@@ -275,8 +275,8 @@ def test_mapping_of_actions_is_learned_like_one_array_of_their_numbers() -> None
     whole, agent = make()
     torch.manual_seed(0)
     other = whole.config.make_agent(NetworkSpec("auto", spec, CPU))
-    exchange = Local(FlatParameters(other.model), whole.config.rule, None)
-    parted = whole.config.make_learner(other, exchange, LearnerSpec(spec, 2, 4, 1))
+    sync = Local(FlatParameters(other.model), whole.config.rule, None)
+    parted = whole.config.make_learner(other, sync, LearnerSpec(spec, 2, 4, 1))
     for number in range(4):
         one = rollout(number)
         apart = {"push": one.action[..., :1], "turn": {"x": one.action[..., 1].double()}}

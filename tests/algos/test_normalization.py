@@ -72,9 +72,9 @@ def test_learners_with_a_store_share_moments_and_lose_no_sample() -> None:
     store, moments = HashStore(), []
     for rank in range(2):
         team = Team(Ranks(rank, 2, rank, 2), store, 5.0)
-        exchange: Any = SimpleNamespace(**vars(ALONE))
-        exchange.running = partial(share_running, team, 5.0)
-        moments.append(Moments("x", (3,), exchange))
+        sync: Any = SimpleNamespace(**vars(ALONE))
+        sync.running = partial(share_running, team, 5.0)
+        moments.append(Moments("x", (3,), sync))
     first, second = moments
     rng, kept = np.random.default_rng(0), []
     for n, learner in zip((40, 7, 1, 30), (first, second, second, first), strict=True):

@@ -17,18 +17,18 @@ from torch import nn
 
 from accel_rl.algos.actor_critic import normalize
 from accel_rl.cli.parse import parse_arguments
-from accel_rl.ga3c.versions import VersionExchange, Versions
+from accel_rl.ga3c.versions import Versions, VersionSync
 from accel_rl.parallel import (
     Adam,
     AllReduce,
-    Exchange,
     FlatParameters,
+    GradientSync,
     Local,
     MultiStepAdam,
-    StoreExchange,
+    StoreSync,
     create_store,
 )
-from accel_rl.parallel.exchange import clip_gradient_
+from accel_rl.parallel.gradient_sync import clip_gradient_
 from accel_rl.presets import PRESETS
 from accel_rl.training.build import build
 
@@ -81,35 +81,35 @@ class Alone:
 
 
 @contextmanager
-def exchange_of(kind: type) -> Iterator[Exchange]:
+def sync_of(kind: type) -> Iterator[GradientSync]:
     flat, rule = FlatParameters(nn.Linear(3, 2)), Adam(eps=1e-5)
     with ExitStack() as stack:
-        if kind in (StoreExchange, MultiStepAdam):
+        if kind in (StoreSync, MultiStepAdam):
             store = stack.enter_context(closing(create_store(flat, rule, 2)))
             more = (2,) if kind is MultiStepAdam else ()
             yield kind(flat, store, rule, 1.0, *more)
         elif kind is Versions:
-            yield VersionExchange(flat, Versions(flat.parameter, rule, 1.0))
+            yield VersionSync(flat, Versions(flat.parameter, rule, 1.0))
         else:
             more = (Alone(),) if kind is AllReduce else ()
             yield kind(flat, rule, 1.0, *more)
 
 
-def clipped_by(exchange: Exchange, norm: float) -> Vector:
-    """What ``exchange`` makes of a gradient of this norm that is all in one parameter."""
-    gradient = exchange.parameters.gradient
+def clipped_by(sync: GradientSync, norm: float) -> Vector:
+    """What ``sync`` makes of a gradient of this norm that is all in one parameter."""
+    gradient = sync.parameters.gradient
     gradient.zero_()
     gradient[1] = norm
-    exchange.step(1e-9)
+    sync.step(1e-9)
     return gradient[:3].double().numpy().copy()
 
 
-@pytest.mark.parametrize("kind", [Local, AllReduce, StoreExchange, MultiStepAdam, Versions])
-def test_every_exchange_clips(kind: type) -> None:
-    with exchange_of(kind) as exchange:
+@pytest.mark.parametrize("kind", [Local, AllReduce, StoreSync, MultiStepAdam, Versions])
+def test_every_sync_clips(kind: type) -> None:
+    with sync_of(kind) as sync:
         for norm in (5e-7, 4.0):
             expected = clipped_exactly(np.array([0, norm, 0]), 1.0)
-            np.testing.assert_allclose(clipped_by(exchange, norm), expected, rtol=1e-6)
+            np.testing.assert_allclose(clipped_by(sync, norm), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -126,12 +126,12 @@ def test_preset_clips_as_its_source(name: str) -> None:
     try:
         for norm in (5e-7, 100.0):
             limit = config.learner.max_gradient_norm
-            found = clipped_by(parts.exchange, norm)[1]
+            found = clipped_by(parts.sync, norm)[1]
             expected = norm if limit is None else clipped_exactly(np.array([norm]), limit)[0]
             assert found == pytest.approx(expected, rel=1e-6)
     finally:
-        if isinstance(parts.exchange, StoreExchange):
-            parts.exchange._store.close()
+        if isinstance(parts.sync, StoreSync):
+            parts.sync._store.close()
         parts.close()
 
 
@@ -144,8 +144,8 @@ def test_advantages_are_normalised_by_the_formula(eps: float, scale: float) -> N
     valid = rng.random(64) < 0.8
     mean = sum(advantage[valid]) / valid.sum()
     deviation = np.sqrt(sum((advantage[valid] - mean) ** 2) / valid.sum())
-    exchange = Local(FlatParameters(nn.Linear(1, 1)), Adam(eps=1e-5), None)
-    found = normalize(torch.from_numpy(advantage), torch.from_numpy(valid), exchange)
+    sync = Local(FlatParameters(nn.Linear(1, 1)), Adam(eps=1e-5), None)
+    found = normalize(torch.from_numpy(advantage), torch.from_numpy(valid), sync)
     expected = (advantage - mean) / (deviation + 1e-8)
     np.testing.assert_allclose(found.numpy()[valid], expected[valid], rtol=1e-9)
 
@@ -165,6 +165,6 @@ def test_advantages_are_normalised_by_the_formula(eps: float, scale: float) -> N
 def test_advantages_without_deviation_are_not_divided_by_it(
     advantage: list[Any], valid: list[Any], expected: list[Any]
 ) -> None:
-    exchange = Local(FlatParameters(nn.Linear(1, 1)), Adam(eps=1e-5), None)
-    found = normalize(torch.tensor(advantage), torch.tensor(valid), exchange)
+    sync = Local(FlatParameters(nn.Linear(1, 1)), Adam(eps=1e-5), None)
+    found = normalize(torch.tensor(advantage), torch.tensor(valid), sync)
     torch.testing.assert_close(found, torch.tensor(expected))

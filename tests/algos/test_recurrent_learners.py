@@ -17,7 +17,7 @@ from accel_rl.algos.actor_critic import bootstrap_values
 from accel_rl.algos.minibatches import Minibatches
 from accel_rl.models import PolicyValue, Sequences
 from accel_rl.models.memory import WithMemory
-from accel_rl.parallel import Exchange, FlatParameters, Local
+from accel_rl.parallel import FlatParameters, GradientSync, Local
 from accel_rl.samplers import SerialSampler
 
 pytestmark = pytest.mark.numeric
@@ -59,17 +59,17 @@ def batches(
     return collect(SerialSampler(ToyEnv, config=config(reset_policy), seed=5), 8, agent)
 
 
-def make_learner(kind: str, agent: PolicyAgent) -> tuple[A2C | PPO, Exchange]:
+def make_learner(kind: str, agent: PolicyAgent) -> tuple[A2C | PPO, GradientSync]:
     # Small steps, lest rounding grows.
     flat = FlatParameters(agent.model)
     if kind == "a2c":
         a2c = A2CConfig(lr=1e-4, gae_lambda=0.9)
-        exchange = Local(flat, a2c.rule, a2c.max_gradient_norm)
-        return A2C(agent, a2c, exchange, task_of(T, B)), exchange
+        sync = Local(flat, a2c.rule, a2c.max_gradient_norm)
+        return A2C(agent, a2c, sync, task_of(T, B)), sync
     size = {"ppo": T, "ppo-pairs": 2 * T, "ppo-whole": T * B}[kind]
     ppo = PPOConfig(lr=1e-4, minibatch_size=size, epochs=2)
-    exchange = Local(flat, ppo.rule, ppo.max_gradient_norm)
-    return PPO(agent, ppo, exchange, task_of(T, B)), exchange
+    sync = Local(flat, ppo.rule, ppo.max_gradient_norm)
+    return PPO(agent, ppo, sync, task_of(T, B)), sync
 
 
 PAIRS = [
@@ -94,10 +94,10 @@ def test_update_is_that_of_each_environment_unrolled_alone(
     found, collected = [], batches(reset_policy, make_agent(**options))[:4]
     for make in (PolicyAgent, SlowAgent):
         agent = make(make_agent(**options).model)
-        learner, exchange = make_learner(kind, agent)
-        before = exchange.parameters.parameter.clone()
+        learner, sync = make_learner(kind, agent)
+        before = sync.parameters.parameter.clone()
         metrics = [learner.update(acted(agent, batch), 0.0) for batch in collected]
-        moved = exchange.parameters.parameter - before
+        moved = sync.parameters.parameter - before
         found.append((moved, metrics))
     (moved, metrics), (expected, slow_metrics) = found
     assert float((moved - expected).norm() / expected.norm()) < 0.01
@@ -203,7 +203,7 @@ def test_nothing_of_a_rollout_moves_with_observations_of_masked_rows() -> None:
             observation[T, waits] = 7
             states = states.clone()
             states[T, waits] = 0.5
-        learner, exchange = make_learner("a2c", make_agent())
+        learner, sync = make_learner("a2c", make_agent())
         learner.update(batch._replace(observation=observation, recurrent_state=states), 0.0)
-        moved.append(exchange.parameters.parameter.clone())
+        moved.append(sync.parameters.parameter.clone())
     np.testing.assert_array_equal(*(each.numpy() for each in moved))

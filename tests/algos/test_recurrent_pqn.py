@@ -64,8 +64,8 @@ def batches(reset_policy: Any = "immediate") -> list[RolloutTensors]:
 def make_learner(agent: QAgent, size: int) -> tuple[PQN, Local]:
     # Small steps, lest rounding grows.
     settings = PQNConfig(lr=1e-5, minibatch_size=size)
-    exchange = Local(FlatParameters(agent.model), settings.rule, settings.max_gradient_norm)
-    return PQN(agent, settings, exchange, task_of(T, B)), exchange
+    sync = Local(FlatParameters(agent.model), settings.rule, settings.max_gradient_norm)
+    return PQN(agent, settings, sync, task_of(T, B)), sync
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,10 @@ def test_update_is_that_of_each_environment_alone(size: int, reset_policy: str) 
         if is_slow:
             slow = SlowModel(agent.model)
             agent = QAgent(slow, None, agent.epsilon)
-        learner, exchange = make_learner(agent, size)
-        before = exchange.parameters.parameter.clone()
+        learner, sync = make_learner(agent, size)
+        before = sync.parameters.parameter.clone()
         metrics = [learner.update(batch, 0.0) for batch in collected]
-        found.append((exchange.parameters.parameter - before, metrics))
+        found.append((sync.parameters.parameter - before, metrics))
     (moved, metrics), (expected, slow_metrics) = found
     assert float((moved - expected).norm() / expected.norm()) < 0.01
     for own, other in zip(metrics, slow_metrics, strict=True):

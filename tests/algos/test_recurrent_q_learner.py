@@ -55,10 +55,10 @@ def make(
     assert agent.remembers
     for each in agent.model.parameters():  # large enough for what is remembered to count
         each.data.add_(torch.randn_like(each), alpha=0.1)
-    exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    learner = config.make_learner(agent, exchange, LearnerSpec(env, B, T, 0))
+    sync = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
+    learner = config.make_learner(agent, sync, LearnerSpec(env, B, T, 0))
     assert isinstance(learner, DQN)
-    return learner, agent, exchange
+    return learner, agent, sync
 
 
 class Play:
@@ -294,7 +294,7 @@ CASES: dict[str, dict[str, Any]] = {
 def test_loss_and_gradient_are_those_of_a_loop_over_each_sequence(
     options: dict[str, Any], env: EnvSpec
 ) -> None:
-    learner, agent, exchange = make(env, prioritized=True, gamma=0.9, **options)
+    learner, agent, sync = make(env, prioritized=True, gamma=0.9, **options)
     play = Play(agent, is_masked=env is MASKED_ENV)
     for _ in range(12):
         learner.replay.append(play.rollout())
@@ -315,7 +315,7 @@ def test_loss_and_gradient_are_those_of_a_loop_over_each_sequence(
     torch.testing.assert_close(loss.sum(), expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(metrics["loss"], expected.detach(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(priority, priorities, rtol=1e-3, atol=1e-4)
-    flat, gradients = exchange.parameters, []
+    flat, gradients = sync.parameters, []
     for each in (loss.sum(), expected):
         flat.zero_gradient()
         each.backward()  # type: ignore[no-untyped-call]
@@ -403,30 +403,30 @@ def test_burn_in_renews_the_state_with_the_present_parameters_and_without_gradie
     "options", [{"is_told": True}, {"prioritized": True, "num_atoms": 5, "n_step": 2}]
 )
 def test_learner_goes_on_from_a_state_with_its_replay_to_the_bit(options: dict[str, Any]) -> None:
-    learner, agent, exchange = make(save_replay=True, **options)
+    learner, agent, sync = make(save_replay=True, **options)
     source = iter(Play(agent))
     for _ in range(12):
         learner.update(next(source), progress=0.1)
-    other, _, other_exchange = make(save_replay=True, **options)
+    other, _, other_sync = make(save_replay=True, **options)
     other.set_state(learner.get_state())
-    other_exchange.load_state_dict(exchange.state_dict())
+    other_sync.load_state_dict(sync.state_dict())
     for _ in range(5):
         batch = next(source)
         one, two = learner.update(batch, 0.2), other.update(batch, 0.2)
         assert one and all(torch.equal(one[name], two[name]) for name in one)
-    assert torch.equal(exchange.parameters.parameter, other_exchange.parameters.parameter)
+    assert torch.equal(sync.parameters.parameter, other_sync.parameters.parameter)
 
 
 def test_training_intensity_counts_the_steps_of_sequences() -> None:
-    learner, agent, exchange = make(training_intensity=2.5)
+    learner, agent, sync = make(training_intensity=2.5)
     drawn: list[SequenceBatch] = []
     gather = learner.replay.gather
     learner.replay.gather = lambda *at: drawn.append(gather(*at)) or drawn[-1]  # type: ignore
     for iteration, batch in zip(range(1, 21), Play(agent), strict=False):
         learner.update(batch, progress=0.0)
         learning_steps = max(0, iteration * T * B - 120)
-        assert exchange.num_updates == int(learning_steps * 2.5 / 20)
-    assert len(drawn) == exchange.num_updates > 30
+        assert sync.num_updates == int(learning_steps * 2.5 / 20)
+    assert len(drawn) == sync.num_updates > 30
     assert all(batch.valid.numel() == 20 for batch in drawn)
 
 

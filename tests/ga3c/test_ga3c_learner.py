@@ -143,8 +143,8 @@ def test_vtrace_of_samples_of_the_same_policy_leaves_segments_as_they_are() -> N
 def make_learner(config: GA3CConfig) -> tuple[GA3C, Any, Local]:
     torch.manual_seed(0)
     model = make_model("mlp", Leaf((4,), np.dtype(np.float32)), 3)
-    exchange = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
-    return GA3C(PolicyAgent(model), config, exchange), model, exchange
+    sync = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
+    return GA3C(PolicyAgent(model), config, sync), model, sync
 
 
 def test_vtrace_without_probabilities_is_refused() -> None:
@@ -156,14 +156,14 @@ def test_vtrace_without_probabilities_is_refused() -> None:
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_update_is_one_step_of_the_rule_on_the_gradient_of_the_loss(reduction) -> None:
-    learner, model, exchange = make_learner(GA3CConfig(lr=0.1, loss_reduction=reduction))
+    learner, model, sync = make_learner(GA3CConfig(lr=0.1, loss_reduction=reduction))
     rng = np.random.default_rng(1)
     batch = Samples(
         torch.from_numpy(rng.normal(size=(7, 4)).astype(np.float32)),
         torch.from_numpy(rng.integers(3, size=7)),
         torch.from_numpy(rng.normal(size=7).astype(np.float32)),
     )
-    before = exchange.parameters.parameter.clone()
+    before = sync.parameters.parameter.clone()
     output = model(batch.observation)
     probability = output.logits.softmax(1)
     log = (probability + 1e-6).log()
@@ -177,9 +177,9 @@ def test_update_is_one_step_of_the_rule_on_the_gradient_of_the_loss(reduction) -
     assert metrics["gradient_norm"].item() == pytest.approx(norm, rel=1e-5)
     assert metrics["mean_value_target"].item() == pytest.approx(batch.return_.mean().item())
     assert metrics["value_loss"].item() == pytest.approx(advantage.square().mean().item(), rel=1e-5)
-    gradient = exchange.parameters.gradient
+    gradient = sync.parameters.gradient
     expected = before - 0.1 * gradient / (0.99 + 0.01 * gradient**2 + 0.1).sqrt()
-    torch.testing.assert_close(exchange.parameters.parameter, expected)
+    torch.testing.assert_close(sync.parameters.parameter, expected)
 
 
 def test_update_with_vtrace_learns_its_returns_and_advantages() -> None:

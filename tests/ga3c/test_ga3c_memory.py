@@ -22,7 +22,7 @@ from accel_rl.ga3c.learner import GA3C, GA3CConfig, Samples
 from accel_rl.ga3c.predictor import Predictor
 from accel_rl.ga3c.segments import Segment
 from accel_rl.ga3c.threads import line_up
-from accel_rl.ga3c.versions import VersionExchange, Versions
+from accel_rl.ga3c.versions import Versions, VersionSync
 from accel_rl.models import MemorySpec, PreviousInputs, Sequences, make_model
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.spaces import Leaf
@@ -51,11 +51,11 @@ def make_agent(kind: str, is_told: bool) -> PolicyAgent:
 def played(agent: PolicyAgent, is_told: bool) -> list[Segment]:
     """Segments of two agents with two environments each, with parameters that stay."""
     flat = FlatParameters(agent.model)
-    exchange = VersionExchange(flat, Versions(flat.parameter, GA3CConfig().rule, None))
+    sync = VersionSync(flat, Versions(flat.parameter, GA3CConfig().rule, None))
     with_state = agent.model.state_size + (agent.model.previous.size if is_told else 0)
     sampler = make_sampler(COUNTING, 2, 2, gamma=GAMMA, horizon=4)
     sampler.remember(with_state, tells_reward=is_told)
-    policy = Predictor(agent, exchange, torch.device("cpu"), True)
+    policy = Predictor(agent, sync, torch.device("cpu"), True)
     with sampler:
         while sampler.steps < 250:
             sampler.serve(policy)
@@ -137,7 +137,7 @@ def test_trainer_computes_what_the_predictor_did_and_learns_like_autograd(is_tol
     segments = played(agent, is_told)[:40]
     assert len({len(each) for each in segments}) > 3
     config = GA3CConfig(vtrace=True, gamma=GAMMA)
-    exchange = Local(FlatParameters(agent.model), config.rule, None)
+    sync = Local(FlatParameters(agent.model), config.rule, None)
     total = torch.zeros(())
     for segment in segments:
         alone, _ = line_up([segment], agent.model)
@@ -153,7 +153,7 @@ def test_trainer_computes_what_the_predictor_did_and_learns_like_autograd(is_tol
         total = total - (error.detach() * taken).sum() + 0.5 * error.square().sum()
         total = total - 0.01 * entropy
     expected = torch.autograd.grad(total, list(agent.model.parameters()))
-    GA3C(agent, config, exchange).update(samples_of(segments, agent), 0.0)
+    GA3C(agent, config, sync).update(samples_of(segments, agent), 0.0)
     for parameter, gradient in zip(agent.model.parameters(), expected, strict=True):
         scale = float(gradient.abs().max())
         np.testing.assert_allclose(parameter.grad, gradient, rtol=1e-3, atol=1e-4 * scale + 1e-6)

@@ -16,7 +16,7 @@ from accel_rl.ga3c.queue import ClosableQueue
 from accel_rl.ga3c.report import QueueMeter
 from accel_rl.ga3c.sampler import QueueTimes
 from accel_rl.ga3c.threads import QueueThreads
-from accel_rl.ga3c.versions import VersionExchange, Versions
+from accel_rl.ga3c.versions import Versions, VersionSync
 from accel_rl.models import make_model
 from accel_rl.parallel import FlatParameters
 from accel_rl.spaces import Leaf
@@ -49,7 +49,7 @@ def make_threads(sampler: Any) -> QueueThreads:
     model = make_model("mlp", Leaf((4,), np.dtype(np.float32)), 3)
     agent, config, flat = PolicyAgent(model), GA3CConfig(log_norms=True), FlatParameters(model)
     versions = Versions(flat.parameter, config.rule, None)
-    learner = GA3C(agent, config, VersionExchange(flat, versions))
+    learner = GA3C(agent, config, VersionSync(flat, versions))
     return QueueThreads(agent, learner, versions, sampler, torch.device("cpu"))
 
 

@@ -17,7 +17,7 @@ from accel_rl.config import TrainConfig
 from accel_rl.ga3c.learner import GA3C, GA3CConfig, Samples
 from accel_rl.ga3c.padding import Places, padded_size
 from accel_rl.ga3c.predictor import Predictor
-from accel_rl.ga3c.versions import VersionExchange, Versions
+from accel_rl.ga3c.versions import Versions, VersionSync
 from accel_rl.graphs import Graphs
 from accel_rl.models import make_model
 from accel_rl.parallel import FlatParameters
@@ -35,11 +35,11 @@ LEARNER = GA3CConfig(
 )
 
 
-def make(device: str) -> tuple[PolicyAgent, VersionExchange]:
+def make(device: str) -> tuple[PolicyAgent, VersionSync]:
     torch.manual_seed(0)
     model = make_model("nips", Leaf((4, 84, 84), np.dtype(np.uint8)), 6).to(device)
     flat = FlatParameters(model)
-    return PolicyAgent(model), VersionExchange(flat, Versions(flat.parameter, LEARNER.rule, None))
+    return PolicyAgent(model), VersionSync(flat, Versions(flat.parameter, LEARNER.rule, None))
 
 
 def test_predictions_and_updates_are_those_of_the_cpu() -> None:
@@ -48,8 +48,8 @@ def test_predictions_and_updates_are_those_of_the_cpu() -> None:
     noise = rng.random(20)
     values, actions, parameters = [], [], []
     for device in ("cpu", "cuda"):
-        agent, exchange = make(device)
-        prediction = Predictor(agent, exchange, torch.device(device), False)(image, noise)
+        agent, sync = make(device)
+        prediction = Predictor(agent, sync, torch.device(device), False)(image, noise)
         values.append(prediction.value)
         actions.append(prediction.action)
         batch = Samples(
@@ -57,8 +57,8 @@ def test_predictions_and_updates_are_those_of_the_cpu() -> None:
             torch.from_numpy(actions[0]).to(device),
             torch.linspace(-1, 1, 20, device=device),
         )
-        GA3C(agent, LEARNER, exchange).update(batch, 0.0)
-        parameters.append(exchange.parameters.parameter.cpu())
+        GA3C(agent, LEARNER, sync).update(batch, 0.0)
+        parameters.append(sync.parameters.parameter.cpu())
     np.testing.assert_allclose(values[0], values[1], atol=1e-3)
     assert (actions[0] == actions[1]).mean() > 0.9
     torch.testing.assert_close(parameters[0], parameters[1], atol=1e-4, rtol=1e-3)
@@ -86,13 +86,13 @@ def test_run_on_a_gpu_ends_with_its_steps_taken(
     assert result.updates > 50
 
 
-def make_small(*, copies: bool) -> tuple[PolicyAgent, VersionExchange]:
+def make_small(*, copies: bool) -> tuple[PolicyAgent, VersionSync]:
     """For vectors of 6 numbers and 3 actions; gradients are clipped."""
     torch.manual_seed(0)
     model = make_model("mlp", Leaf((6,), np.dtype(np.float32)), 3).to("cuda")
     flat = FlatParameters(model)
     versions = Versions(flat.parameter, LEARNER.rule, 0.5)
-    return PolicyAgent(model), VersionExchange(flat, versions, copies=copies)
+    return PolicyAgent(model), VersionSync(flat, versions, copies=copies)
 
 
 def batches(rng: np.random.Generator, number: int) -> list[dict[str, np.ndarray]]:
@@ -123,8 +123,8 @@ def test_updates_by_graphs_are_those_without(
     ends: list[torch.Tensor] = []
     means: list[torch.Tensor] = []
     for used in (None, graphs):
-        agent, exchange = make_small(copies=used is graphs)
-        learner, places = GA3C(agent, config, exchange, used), Places(24, cuda)
+        agent, sync = make_small(copies=used is graphs)
+        learner, places = GA3C(agent, config, sync, used), Places(24, cuda)
         collected = []
         for number, fields in enumerate(batches(np.random.default_rng(1), 30)):
             n = len(fields["action"])
@@ -136,7 +136,7 @@ def test_updates_by_graphs_are_those_without(
                 batch = Samples(**moved, longest=24)
             metrics = learner.update(batch, number / 30)
             collected.append(torch.stack([metrics[name] for name in sorted(metrics)]))
-        ends.append(exchange.versions.take()[1].clone())
+        ends.append(sync.versions.take()[1].clone())
         means.append(torch.stack(collected))
     assert graphs.num_recorded == 2  # of 16 and of 32 rows
     assert (ends[0] - ends[1]).norm() / ends[0].norm() < 1e-5
@@ -151,12 +151,12 @@ def test_predictions_by_graphs_are_those_without() -> None:
     versions = Versions(flat.parameter, LEARNER.rule, None)
     networks = [copy.deepcopy(flat._model) for _ in range(2)]
     agents = [PolicyAgent(network) for network in networks]  # type: ignore[arg-type]
-    exchanges = [
-        VersionExchange(FlatParameters(network), versions, copies=bool(k))
+    syncs = [
+        VersionSync(FlatParameters(network), versions, copies=bool(k))
         for k, network in enumerate(networks)
     ]
-    by_graphs = Predictor(agents[1], exchanges[1], cuda, True, graphs, 16)
-    plain = Predictor(agents[0], exchanges[0], cuda, True)
+    by_graphs = Predictor(agents[1], syncs[1], cuda, True, graphs, 16)
+    plain = Predictor(agents[0], syncs[0], cuda, True)
     rng = np.random.default_rng(2)
     for _ in range(40):
         n, m = rng.integers(1, 17), rng.integers(0, 4)
@@ -185,9 +185,9 @@ def test_graphs_start_few_operations() -> None:
 
 def num_launches(graphs: Graphs | None) -> tuple[int, int]:
     cuda, is_recorded = torch.device("cuda"), graphs is not None
-    agent, exchange = make_small(copies=is_recorded)
-    learner, places = GA3C(agent, LEARNER, exchange, graphs), Places(24, cuda)
-    policy = Predictor(agent, exchange, cuda, False, graphs, 8)
+    agent, sync = make_small(copies=is_recorded)
+    learner, places = GA3C(agent, LEARNER, sync, graphs), Places(24, cuda)
+    policy = Predictor(agent, sync, cuda, False, graphs, 8)
     rng = np.random.default_rng(1)
     fields = {
         "observation": rng.standard_normal((20, 6), np.float32),

@@ -60,9 +60,9 @@ def test_network_for_images_learns_on_the_gpu_what_it_does_on_the_cpu(
     moved = []
     for device in (torch.device("cpu"), CUDA):
         run = Run(name, None, device)
-        before = run.exchange.parameters.parameter.clone()
+        before = run.sync.parameters.parameter.clone()
         run.update(next(rollouts(device, 1)), progress=0.0)
-        moved.append((run.exchange.parameters.parameter - before).cpu())
+        moved.append((run.sync.parameters.parameter - before).cpu())
     assert (moved[1] - moved[0]).norm() < tolerance * moved[0].norm()
 
 
@@ -88,7 +88,7 @@ def test_parameters_of_two_recorded_learners_in_step_are_those_of_eager_ones(
                 run = Run(name, used, CUDA, model="mlp", group=groups[rank])
                 for number, batch in enumerate(list(rollouts(CUDA, num + rank))[rank:]):
                     run.update(batch, progress=number / num)
-                found.append(run.exchange.parameters.parameter.cpu())
+                found.append(run.sync.parameters.parameter.cpu())
         return found
 
     with ThreadPoolExecutor() as pool:
@@ -137,7 +137,7 @@ def test_rollouts_that_stay_where_they_are_are_learned_from_like_copies() -> Non
             recorded.update(batch, progress=number / 24)
         eager.update(batch, progress=number / 24)
     assert graphs.num_recorded == 2 + 1  # one a place, and one of truncated ones
-    found, expected = (run.exchange.parameters.parameter for run in (recorded, eager))
+    found, expected = (run.sync.parameters.parameter for run in (recorded, eager))
     assert (found - expected).norm() / expected.norm() < 1e-5
 
 
@@ -228,7 +228,7 @@ def test_recorded_sac_draws_from_its_replay_what_it_does_without_graphs() -> Non
                 parts.learner.update(server.finish(), 0.0, 8 * (number + 1))
             graphs = parts.learner.agent.graphs
             assert graphs is None or graphs.num_recorded > 0
-        return parts.exchange.parameters.parameter.clone()
+        return parts.sync.parameters.parameter.clone()
 
     torch.testing.assert_close(learned("on"), learned("off"), rtol=1e-3, atol=1e-3)
 

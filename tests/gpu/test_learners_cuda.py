@@ -45,10 +45,10 @@ def test_all_reduce_of_one_learner_through_nccl_is_the_local_rule(is_as_in_runs:
             torch.manual_seed(0)
             flat = FlatParameters(nn.Linear(300, 20).cuda())
             arguments = flat, Adam(eps=1e-5), 0.5
-            exchange = Local(*arguments) if group is None else AllReduce(*arguments, group)
+            sync = Local(*arguments) if group is None else AllReduce(*arguments, group)
             for _ in range(5):
                 flat.gradient.copy_(torch.randn(len(flat.gradient)))
-                exchange.step(1e-3, torch.tensor(7.0, device="cuda"))
+                sync.step(1e-3, torch.tensor(7.0, device="cuda"))
             found.append(flat.parameter.cpu())
         torch.testing.assert_close(*found, rtol=1e-6, atol=1e-7)
     finally:

@@ -40,8 +40,8 @@ def make(device: torch.device) -> tuple[DQN, Local]:
     )
     torch.manual_seed(0)
     agent = config.make_agent(NetworkSpec("auto", ENV, device))
-    exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    return config.make_learner(agent, exchange, LearnerSpec(ENV, B, T, 0)), exchange
+    sync = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
+    return config.make_learner(agent, sync, LearnerSpec(ENV, B, T, 0)), sync
 
 
 def batches(num: int) -> Iterator[RolloutTensors]:

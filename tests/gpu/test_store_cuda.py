@@ -13,10 +13,10 @@ from accel_rl.parallel import (
     Local,
     MultiStepAdam,
     RMSProp,
-    StoreExchange,
+    StoreSync,
     create_store,
 )
-from accel_rl.parallel.rules import Rule
+from accel_rl.parallel.rules import UpdateRule
 
 pytestmark = [
     pytest.mark.gpu,
@@ -32,22 +32,22 @@ def model() -> FlatParameters:
     return FlatParameters(nn.Linear(300, 211).cuda())
 
 
-def push_alike(*exchanges: Local | StoreExchange) -> None:
+def push_alike(*syncs: Local | StoreSync) -> None:
     for seed in range(5):
         torch.manual_seed(seed)
-        gradient = torch.randn_like(exchanges[0].parameters.gradient)
-        for exchange in exchanges:
-            exchange.parameters.gradient.copy_(gradient)
-            exchange.step(lr=0.01)
+        gradient = torch.randn_like(syncs[0].parameters.gradient)
+        for sync in syncs:
+            sync.parameters.gradient.copy_(gradient)
+            sync.step(lr=0.01)
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_one_learner_on_the_gpu_equals_the_local_rule(rule: Rule) -> None:
+def test_one_learner_on_the_gpu_equals_the_local_rule(rule: UpdateRule) -> None:
     parameters = model()
     with contextlib.closing(create_store(parameters, rule)) as store:
-        exchange, local = StoreExchange(parameters, store, rule, 0.5), Local(model(), rule, 0.5)
-        push_alike(exchange, local)
-        found, expected = exchange.parameters.parameter, local.parameters.parameter
+        sync, local = StoreSync(parameters, store, rule, 0.5), Local(model(), rule, 0.5)
+        push_alike(sync, local)
+        found, expected = sync.parameters.parameter, local.parameters.parameter
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
         central = store.read()[0]["parameters"]
         assert torch.equal(central, found.cpu())  # in sync with what was written
@@ -57,8 +57,8 @@ def test_learners_on_cpu_and_gpu_share_a_store() -> None:
     parameters = model()
     with contextlib.closing(create_store(parameters, ADAM)) as store:
         torch.manual_seed(1)
-        on_cpu = StoreExchange(FlatParameters(nn.Linear(300, 211)), store, ADAM, None)
-        on_gpu = StoreExchange(parameters, store, ADAM, None)
+        on_cpu = StoreSync(FlatParameters(nn.Linear(300, 211)), store, ADAM, None)
+        on_gpu = StoreSync(parameters, store, ADAM, None)
         assert torch.equal(on_cpu.parameters.parameter, on_gpu.parameters.parameter.cpu())
         on_cpu.parameters.gradient.normal_()
         on_cpu.step(lr=0.01)
@@ -70,10 +70,10 @@ def test_learners_on_cpu_and_gpu_share_a_store() -> None:
 def test_multi_step_adam_of_one_learner_on_the_gpu_equals_adam(period: int) -> None:
     parameters = model()
     with contextlib.closing(create_store(parameters, ADAM)) as store:
-        exchange = MultiStepAdam(parameters, store, ADAM, None, period)
+        sync = MultiStepAdam(parameters, store, ADAM, None, period)
         local = Local(model(), ADAM, None)
-        push_alike(exchange, local)
-        found, expected = exchange.parameters.parameter, local.parameters.parameter
+        push_alike(sync, local)
+        found, expected = sync.parameters.parameter, local.parameters.parameter
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -82,12 +82,12 @@ def test_push_waits_for_the_device_once_a_chunk_and_before_the_first(
 ) -> None:
     parameters = model()
     with contextlib.closing(create_store(parameters, ADAM, 3)) as store:
-        exchange = StoreExchange(parameters, store, ADAM, 0.5)
-        push_alike(exchange)
+        sync = StoreSync(parameters, store, ADAM, 0.5)
+        push_alike(sync)
         waits, wait = [], torch.cuda.Stream.synchronize
         monkeypatch.setattr(
             torch.cuda.Stream, "synchronize", lambda self: (waits.append(1), wait(self))
         )
         with forbidding_waits():
-            exchange.step(lr=0.01)
+            sync.step(lr=0.01)
         assert len(waits) == 1 + 3

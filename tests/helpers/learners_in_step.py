@@ -35,8 +35,8 @@ from accel_rl.models.memory import WithMemory
 from accel_rl.models.q_value import QHead, QHeads, QModel
 from accel_rl.parallel import (
     AllReduce,
-    Exchange,
     FlatParameters,
+    GradientSync,
     Group,
     Local,
     Ranks,
@@ -47,7 +47,7 @@ from accel_rl.parallel import (
 from accel_rl.spaces import Leaf, discrete
 
 T, B, NUM_ACTIONS, NUM_ATOMS = 4, 8, 3, 5
-Make = Callable[[nn.Module, Any], Exchange]
+Make = Callable[[nn.Module, Any], GradientSync]
 MEASURED: Any = {"gradient_cosine_interval": 1}
 NORMALIZED: Any = {"normalize_observation": True, "normalize_reward": True}
 
@@ -101,12 +101,12 @@ def task(rank: int, size: int) -> LearnerSpec:
 
 
 def policy_gradient(
-    learner_type: Any, config: Any, rank: int, size: int, exchange_of: Make, tells: bool = False
+    learner_type: Any, config: Any, rank: int, size: int, sync_of: Make, tells: bool = False
 ) -> Tensor:
     """``tells``: another policy has acted, whose probabilities are told."""
     model = Network().double()
     agent = PolicyAgent(model)
-    learner = learner_type(agent, config, exchange_of(model, config), task(rank, size))
+    learner = learner_type(agent, config, sync_of(model, config), task(rank, size))
     batches, g = rollouts(rank, size), torch.Generator().manual_seed(1)
     if learner_type is PPO:
         batches = [acted(agent, batch) for batch in batches]
@@ -117,11 +117,11 @@ def policy_gradient(
     return train(learner, batches)
 
 
-def normalized(learner_type: Any, config: Any, rank: int, size: int, exchange_of: Make) -> Tensor:
+def normalized(learner_type: Any, config: Any, rank: int, size: int, sync_of: Make) -> Tensor:
     """Parameters and moments at the end; the rollouts have means and deviations of their own."""
     model = Network().double()
     agent = PolicyAgent(model)
-    learner = learner_type(agent, config, exchange_of(model, config), task(rank, size))
+    learner = learner_type(agent, config, sync_of(model, config), task(rank, size))
     for number, batch in enumerate(rollouts(rank, size)):
         shifted = batch.observation * (number + 2) + 5
         batch = batch._replace(
@@ -134,10 +134,10 @@ def normalized(learner_type: Any, config: Any, rank: int, size: int, exchange_of
     state = learner.get_state()
     moments = {**state["observation_moments"], "reward": state["reward_moments"]}
     numbers = [each.flatten() for name in moments for each in moments[name].values()]
-    return torch.cat((learner.exchange.parameters.parameter.detach(), *numbers))
+    return torch.cat((learner.sync.parameters.parameter.detach(), *numbers))
 
 
-def q_learning(rank: int, size: int, exchange_of: Make, num_atoms: int, **options: Any) -> Tensor:
+def q_learning(rank: int, size: int, sync_of: Make, num_atoms: int, **options: Any) -> Tensor:
     length = options.get("sequence_length")
     config = DQNConfig(
         batch_size=16 if length is None else 32,
@@ -162,8 +162,8 @@ def q_learning(rank: int, size: int, exchange_of: Make, num_atoms: int, **option
         state = torch.randn(T + 1, B, 10, generator=torch.Generator().manual_seed(2))
         own = state[:, rank * B // size : (rank + 1) * B // size]
         batches = [batch._replace(recurrent_state=own) for batch in batches]
-    exchange = exchange_of(agent.model, config)
-    learner = DQN(agent, config, exchange, task(rank, size)._replace(seed=0))
+    sync = sync_of(agent.model, config)
+    learner = DQN(agent, config, sync, task(rank, size)._replace(seed=0))
     g = torch.Generator().manual_seed(1)
 
     def draw(num: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
@@ -178,15 +178,15 @@ def q_learning(rank: int, size: int, exchange_of: Make, num_atoms: int, **option
 
     learner._priorities.draw = draw  # type: ignore[union-attr,method-assign]
     updated = train(learner, batches)
-    assert exchange.num_updates > 20
+    assert sync.num_updates > 20
     return updated
 
 
-def pqn(rank: int, size: int, exchange_of: Make) -> Tensor:
+def pqn(rank: int, size: int, sync_of: Make) -> Tensor:
     config = PQNConfig(minibatch_size=T * B, epochs=4, max_gradient_norm=0.05, lr=0.01, **MEASURED)
     model = QNetwork(num_atoms=1).double()
     agent = QAgent(model, None, torch.tensor([0.5]))
-    learner = PQN(agent, config, exchange_of(model, config), task(rank, size))
+    learner = PQN(agent, config, sync_of(model, config), task(rank, size))
     return train(learner, rollouts(rank, size))
 
 
@@ -194,7 +194,7 @@ def train(learner: A2C | PPO | PQN | DQN, batches: list[RolloutTensors]) -> Tens
     """The parameters at the end, and behind them the gradient cosine of each batch learned from."""
     metrics = [learner.update(batch, 0.1 * number) for number, batch in enumerate(batches)]
     cosines = [each["gradient_cosine"] for each in metrics if each]
-    return torch.cat((learner.exchange.parameters.parameter, torch.stack(cosines)))
+    return torch.cat((learner.sync.parameters.parameter, torch.stack(cosines)))
 
 
 def in_order(n: int, **_: Any) -> Tensor:
@@ -227,14 +227,14 @@ CASES: dict[str, Callable[..., Tensor]] = {
 def run(case: str, rank: int, size: int, group: Group | None = None) -> Tensor:
     """What `train` gives."""
 
-    def exchange_of(model: nn.Module, config: Any) -> Exchange:
+    def sync_of(model: nn.Module, config: Any) -> GradientSync:
         arguments = FlatParameters(model), config.rule, config.max_gradient_norm
         generator = torch.Generator().manual_seed(0)  # of this learner's own: there are threads
         for parameter in model.parameters():
             parameter.data.uniform_(-0.5, 0.5, generator=generator)
         return Local(*arguments) if group is None else AllReduce(*arguments, group)
 
-    return CASES[case](rank, size, exchange_of)
+    return CASES[case](rank, size, sync_of)
 
 
 def main() -> None:

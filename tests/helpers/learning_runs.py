@@ -30,9 +30,9 @@ class Run:
         self.sampler = SerialSampler(self.factory, config=sampler, seed=seed)
         spec = self.sampler.env_spec
         agent = config.make_agent(NetworkSpec("auto", spec, CPU, **network))
-        exchange = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
+        sync = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
         self.learner = config.make_learner(
-            agent, exchange, LearnerSpec(spec, sampler.num_envs, sampler.horizon, seed)
+            agent, sync, LearnerSpec(spec, sampler.num_envs, sampler.horizon, seed)
         )
         self.server = ActionServer(agent, self.sampler, CPU)
         self.config, self.agent = config, agent

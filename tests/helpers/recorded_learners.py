@@ -109,10 +109,8 @@ class Run:
             self.agent = config.make_agent(network)
         flat = FlatParameters(self.agent.model.to(dtype))
         given = flat, config.rule, config.max_gradient_norm
-        self.exchange = Local(*given) if group is None else AllReduce(*given, group)
-        self.learner = config.make_learner(
-            self.agent, self.exchange, LearnerSpec(IMAGES, B, T, seed=0)
-        )
+        self.sync = Local(*given) if group is None else AllReduce(*given, group)
+        self.learner = config.make_learner(self.agent, self.sync, LearnerSpec(IMAGES, B, T, seed=0))
         self.device, self.dtype = device, dtype
         if isinstance(self.agent, QAgent) and self.agent.support is not None:
             self.agent.support = self.agent.support.to(dtype)
@@ -146,7 +144,7 @@ def assert_equal(recorded: Run, eager: Run, tolerance: float, num_updates: int =
 
     ``tolerance``: of parameters, as a part of their change, and of metrics, of themselves.
     """
-    before = eager.exchange.parameters.parameter.clone()
+    before = eager.sync.parameters.parameter.clone()
     for i, batch in enumerate(rollouts(eager.device, num_updates)):
         progress = i / num_updates
         found, expected = recorded.update(batch, progress), eager.update(batch, progress)
@@ -155,7 +153,7 @@ def assert_equal(recorded: Run, eager: Run, tolerance: float, num_updates: int =
             given = {"rtol": tolerance, "atol": tolerance, "check_dtype": False, "msg": name}
             torch.testing.assert_close(found[name], value, **given)
         assert torch.equal(recorded.act(batch, i), eager.act(batch, i))
-    after = eager.exchange.parameters.parameter
-    difference = (recorded.exchange.parameters.parameter - after).norm() / (after - before).norm()
+    after = eager.sync.parameters.parameter
+    difference = (recorded.sync.parameters.parameter - after).norm() / (after - before).norm()
     assert difference < tolerance
-    check_views(recorded.exchange.parameters)
+    check_views(recorded.sync.parameters)

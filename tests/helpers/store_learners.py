@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from accel_rl.parallel import FlatParameters, StoreExchange, open_store
+from accel_rl.parallel import FlatParameters, StoreSync, open_store
 from accel_rl.parallel.store import Chunk
 
 MAX_CHUNKS = 16
@@ -52,14 +52,14 @@ def zeros(size: int) -> FlatParameters:
     return FlatParameters(model)
 
 
-def connect(address: dict[str, Any], size: int) -> StoreExchange:
+def connect(address: dict[str, Any], size: int) -> StoreSync:
     parameters = zeros(size)
-    return StoreExchange(parameters, open_store(address, parameters, Sum()), Sum(), None)
+    return StoreSync(parameters, open_store(address, parameters, Sum()), Sum(), None)
 
 
-def push(exchange: StoreExchange, value: float) -> None:
-    exchange.parameters.gradient.fill_(value)
-    exchange.step(lr=0.0)
+def push(sync: StoreSync, value: float) -> None:
+    sync.parameters.gradient.fill_(value)
+    sync.step(lr=0.0)
 
 
 def fork(learner: Callable[[], None]) -> int:
@@ -82,9 +82,9 @@ def add(address: dict[str, Any], size: int, values: list[int], pushes: int) -> A
     """A learner for each of ``values`` pushes it ``pushes`` times; gives their statuses."""
 
     def learn(value: int) -> None:
-        exchange = connect(address, size)
+        sync = connect(address, size)
         for _ in range(pushes):
-            push(exchange, value)
+            push(sync, value)
 
     pids = [fork(lambda value=value: learn(value)) for value in values]  # type: ignore[misc]
     return [os.waitpid(pid, 0)[1] for pid in pids]
@@ -122,9 +122,9 @@ def stress(address: dict[str, Any], size: int, learners: int, kills: int, self_k
             done[slot, chunk.index] += 1
 
         Chunk.flip = flip_or_die  # type: ignore[method-assign]
-        exchange = connect(address, size)
+        sync = connect(address, size)
         while not is_over:
-            push(exchange, 1)
+            push(sync, 1)
 
     running = {fork(lambda slot=slot: learn(slot)): slot for slot in range(learners)}  # type: ignore[misc]
     killed, signals, failures = 0, 0, 0

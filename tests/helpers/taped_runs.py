@@ -64,7 +64,7 @@ class FakeLearner:
         return {"loss": torch.tensor(self.loss)}
 
 
-class FakeExchange:
+class FakeSync:
     """Its learner is on its own, and counts updates."""
 
     num_sharing, num_updates = 1, 0
@@ -120,9 +120,9 @@ def make_records(config: TrainConfig, run_dir: Path, tape: Tape) -> TapedRecords
     def make_state() -> dict[str, Any]:
         return {"learner": {"parameters": {"weight": torch.ones(2)}}, "algorithm": {}}
 
-    exchange: Any = FakeExchange()
+    sync: Any = FakeSync()
     lines = PlainLines(Console(file=io.StringIO()))
-    parts = config, run_dir, ALONE, exchange, make_state, lines, ("loss", "policy_lag")
+    parts = config, run_dir, ALONE, sync, make_state, lines, ("loss", "policy_lag")
     records = TapedRecords(Recorded(*parts, frame_skip=4))
     records.tape = tape
     records.begin(FakeSampler.times)
@@ -141,15 +141,15 @@ def make_run(config: TrainConfig, run_dir: Path, tape: Tape, **changes: Any) -> 
     stop = changes.pop("stop", StopRequest())
     parts |= changes
     records = make_records(config, run_dir, tape)
-    exchange = records._exchange
-    run = RolloutRun(config=config, team=ALONE, device=CPU, exchange=exchange, **parts)
+    sync = records._sync
+    run = RolloutRun(config=config, team=ALONE, device=CPU, sync=sync, **parts)
     run.run_dir, run.records, run.stop = run_dir, records, stop
     learner = run.overlapped or run.learner
     update = learner.update
 
     def update_and_count(*arguments: Any) -> Any:
         metrics = update(*arguments)
-        exchange.num_updates += 1
+        sync.num_updates += 1
         return metrics
 
     learner.update = update_and_count  # type: ignore[method-assign]

@@ -87,8 +87,8 @@ def test_a_gradient_of_a3c_net_is_one_all_reduce() -> None:
         size=1, sum_=lambda x: calls.append(x.numel()), broadcast_=lambda x: None
     )
     flat = FlatParameters(make_model("a3c", Leaf((4, 104, 80), np.dtype(np.uint8)), 4))
-    exchange = AllReduce(flat, RMSProp(decay=0.99, eps=1e-6, initial=0.0), 1.0, group)
-    exchange.step(1e-3)
-    exchange.step(1e-3, torch.tensor(80.0))
+    sync = AllReduce(flat, RMSProp(decay=0.99, eps=1e-6, initial=0.0), 1.0, group)
+    sync.step(1e-3)
+    sync.step(1e-3, torch.tensor(80.0))
     whole = flat.gradient_and_more.numel()
     assert calls == [whole, whole] and whole >= 800_000

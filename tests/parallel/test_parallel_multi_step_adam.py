@@ -39,13 +39,13 @@ def store() -> Iterator[ParameterStore]:
         yield store
 
 
-def step(exchange: MultiStepAdam | Local, gradient: NDArray[np.float64]) -> None:
-    exchange.parameters.gradient[:SIZE] = torch.from_numpy(gradient)
-    exchange.step(LR)
+def step(sync: MultiStepAdam | Local, gradient: NDArray[np.float64]) -> None:
+    sync.parameters.gradient[:SIZE] = torch.from_numpy(gradient)
+    sync.step(LR)
 
 
-def values(exchange: MultiStepAdam | Local) -> NDArray[np.float64]:
-    return exchange.parameters.parameter[:SIZE].numpy().copy()
+def values(sync: MultiStepAdam | Local) -> NDArray[np.float64]:
+    return sync.parameters.parameter[:SIZE].numpy().copy()
 
 
 class SlowLearner:
@@ -87,13 +87,13 @@ class SlowLearner:
 @pytest.mark.parametrize("period", [1, 2, 3, 4])
 def test_one_learner_equals_adam_at_every_step(store: ParameterStore, period: int) -> None:
     gradients = np.random.default_rng(0).normal(size=(13, SIZE))
-    exchange = MultiStepAdam(zeros(), store, RULE, None, period)
+    sync = MultiStepAdam(zeros(), store, RULE, None, period)
     local = Local(zeros(), RULE, None)
     for gradient in gradients:
-        step(exchange, gradient)
+        step(sync, gradient)
         step(local, gradient)
-        np.testing.assert_allclose(values(exchange), values(local), rtol=1e-10)
-    saved, expected = exchange.state_dict(), local.state_dict()
+        np.testing.assert_allclose(values(sync), values(local), rtol=1e-10)
+    saved, expected = sync.state_dict(), local.state_dict()
     for kind in ("parameters", "mean", "mean_square"):
         torch.testing.assert_close(saved[kind], expected[kind], rtol=1e-10, atol=0)
     assert saved["counts"]["num_updates"] == 13
@@ -103,16 +103,16 @@ def test_two_learners_with_different_periods_equal_the_slow_version(store: Param
     rng = np.random.default_rng(1)
     turns = [0, 0, 1, 0, 1, 1, 0, 0, 0, 1, 1, 0, 1, 0]
     gradients = rng.normal(size=(len(turns), SIZE))
-    exchanges = [MultiStepAdam(zeros(), store, RULE, None, period) for period in (3, 2)]
+    syncs = [MultiStepAdam(zeros(), store, RULE, None, period) for period in (3, 2)]
     for turn, gradient in zip(turns, gradients, strict=True):
-        step(exchanges[turn], gradient)
+        step(syncs[turn], gradient)
     for i in range(SIZE):
         central = [0.0, 0.0, 0.0, 0.0]
         slow = [SlowLearner(central, period) for period in (3, 2)]
         for turn, gradient in zip(turns, gradients, strict=True):
             slow[turn].step(gradient[i])
-        for exchange, learner in zip(exchanges, slow, strict=True):
-            assert values(exchange)[i] == pytest.approx(learner.theta, rel=1e-10)
+        for sync, learner in zip(syncs, slow, strict=True):
+            assert values(sync)[i] == pytest.approx(learner.theta, rel=1e-10)
         flats, count = store.read()
         found = [flats[kind][i].item() for kind in ("parameters", "mean", "mean_square")]
         assert [*found, count] == pytest.approx(central, rel=1e-10)
@@ -121,10 +121,10 @@ def test_two_learners_with_different_periods_equal_the_slow_version(store: Param
 def test_two_steps_of_one_learner_equal_hand_computed(store: ParameterStore) -> None:
     # g = 1 then 2: mean = 0.9 * 0.1 * 1 + 0.1 * 2 = 0.29
     # mean_square = 0.99 * 0.01 * 1 + 0.01 * 4 = 0.0499
-    exchange = MultiStepAdam(zeros(), store, RULE, None, 2)
-    step(exchange, np.full(SIZE, 1.0))
+    sync = MultiStepAdam(zeros(), store, RULE, None, 2)
+    step(sync, np.full(SIZE, 1.0))
     assert store.read()[0]["parameters"].unique().tolist() == [0]  # not before the period is over
-    step(exchange, np.full(SIZE, 2.0))
+    step(sync, np.full(SIZE, 2.0))
     flats, count = store.read()
     assert flats["mean"][0].item() == pytest.approx(0.29)
     assert flats["mean_square"][0].item() == pytest.approx(0.0499)
@@ -133,13 +133,13 @@ def test_two_steps_of_one_learner_equal_hand_computed(store: ParameterStore) -> 
 
 def test_steps_left_over_reach_the_store_with_the_next_pull(store: ParameterStore) -> None:
     gradients = np.random.default_rng(2).normal(size=(4, SIZE))
-    exchange, other = (MultiStepAdam(zeros(), store, RULE, None, 3) for _ in range(2))
+    sync, other = (MultiStepAdam(zeros(), store, RULE, None, 3) for _ in range(2))
     local = Local(zeros(), RULE, None)
     for gradient in gradients:
-        step(exchange, gradient)
+        step(sync, gradient)
         step(local, gradient)
     assert store.read()[1] == 3
-    exchange.pull()
+    sync.pull()
     other.pull()
     np.testing.assert_allclose(values(other), values(local), rtol=1e-10)
     assert store.read()[1] == 4
@@ -159,31 +159,31 @@ def test_pull_without_steps_leaves_the_store_alone_and_takes_the_moments(store) 
 
 def test_lag_counts_steps_of_others_at_a_visit(store: ParameterStore) -> None:
     one, other = (MultiStepAdam(zeros(), store, RULE, None, 2) for _ in range(2))
-    for exchange in (other, other, one, one):
-        step(exchange, np.full(SIZE, 1.0))
+    for sync in (other, other, one, one):
+        step(sync, np.full(SIZE, 1.0))
     metrics = one.take_metrics()
     assert metrics["push_lag_min"] == metrics["push_lag_max"] == 2
 
 
 def test_state_of_adam_loaded_gives_the_same_next_steps(store: ParameterStore) -> None:
     gradients = np.random.default_rng(3).normal(size=(7, SIZE))
-    exchange, local = MultiStepAdam(zeros(), store, RULE, None, 2), Local(zeros(), RULE, None)
-    step(exchange, gradients[6])  # not seen by the store: dropped by loading
+    sync, local = MultiStepAdam(zeros(), store, RULE, None, 2), Local(zeros(), RULE, None)
+    step(sync, gradients[6])  # not seen by the store: dropped by loading
     for gradient in gradients[:3]:
         step(local, gradient)
-    exchange.load_state_dict(local.state_dict())
+    sync.load_state_dict(local.state_dict())
     for gradient in gradients[3:]:
-        step(exchange, gradient)
+        step(sync, gradient)
         step(local, gradient)
-    np.testing.assert_allclose(values(exchange), values(local), rtol=1e-10)
+    np.testing.assert_allclose(values(sync), values(local), rtol=1e-10)
 
 
 def test_gradient_is_clipped_before_it_is_summed(store: ParameterStore) -> None:
-    exchange, local = MultiStepAdam(zeros(), store, RULE, 0.5, 2), Local(zeros(), RULE, 0.5)
+    sync, local = MultiStepAdam(zeros(), store, RULE, 0.5, 2), Local(zeros(), RULE, 0.5)
     for gradient in np.random.default_rng(4).normal(size=(2, SIZE)):
-        step(exchange, gradient)
+        step(sync, gradient)
         step(local, gradient)
-    np.testing.assert_allclose(values(exchange), values(local), rtol=1e-10)
+    np.testing.assert_allclose(values(sync), values(local), rtol=1e-10)
 
 
 def test_period_below_one_is_refused(store: ParameterStore) -> None:

@@ -1,4 +1,4 @@
-"""The parameter store and its exchange in one process: arithmetic, files, refusals, numbers."""
+"""The parameter store and `StoreSync` in one process: arithmetic, files, refusals, numbers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from accel_rl.parallel import (
     FlatParameters,
     Local,
     RMSProp,
-    StoreExchange,
+    StoreSync,
     create_store,
     open_store,
 )
-from accel_rl.parallel.rules import Rule
+from accel_rl.parallel.rules import UpdateRule
 
 RMSPROP = RMSProp(decay=0.9, eps=1e-6, initial=1.0)
 ADAM = Adam(eps=1e-5)
@@ -37,18 +37,18 @@ def model(dtype: torch.dtype = torch.float32, inputs: int = 30) -> FlatParameter
 
 @contextlib.contextmanager
 def shared(
-    rule: Rule, num_chunks: int = 3, max_norm: float | None = None, **options: Any
-) -> Iterator[StoreExchange]:
+    rule: UpdateRule, num_chunks: int = 3, max_norm: float | None = None, **options: Any
+) -> Iterator[StoreSync]:
     parameters = model(**options)
     with contextlib.closing(create_store(parameters, rule, num_chunks)) as store:
-        yield StoreExchange(parameters, store, rule, max_norm)
+        yield StoreSync(parameters, store, rule, max_norm)
 
 
-def step(exchange: Any, seed: int) -> torch.Tensor:
-    gradient = exchange.parameters.gradient
+def step(sync: Any, seed: int) -> torch.Tensor:
+    gradient = sync.parameters.gradient
     generator = torch.Generator().manual_seed(seed)
     gradient.copy_(torch.randn(gradient.shape, generator=generator, dtype=gradient.dtype))
-    return exchange.step(lr=0.01)
+    return sync.step(lr=0.01)
 
 
 def assert_same(state: Any, other: Any) -> None:
@@ -71,26 +71,26 @@ def assert_same(state: Any, other: Any) -> None:
 )
 def test_one_learner_equals_the_local_rule_to_the_bit(rule, num_chunks, options) -> None:
     local = Local(model(**options), rule, 0.5)
-    with shared(rule, num_chunks, 0.5, **options) as exchange:
+    with shared(rule, num_chunks, 0.5, **options) as sync:
         for seed in range(5):
-            norm, expected = step(exchange, seed), step(local, seed)
+            norm, expected = step(sync, seed), step(local, seed)
             assert torch.equal(norm, expected)
-            assert torch.equal(exchange.parameters.parameter, local.parameters.parameter)
-        assert_same(exchange.state_dict(), local.state_dict())
-        assert exchange.num_updates == 5
+            assert torch.equal(sync.parameters.parameter, local.parameters.parameter)
+        assert_same(sync.state_dict(), local.state_dict())
+        assert sync.num_updates == 5
 
 
 @pytest.mark.parametrize("rule", [RMSPROP, ADAM], ids=["rmsprop", "adam"])
-def test_two_learners_in_turn_equal_the_slow_version_with_one_count(rule: Rule) -> None:
+def test_two_learners_in_turn_equal_the_slow_version_with_one_count(rule: UpdateRule) -> None:
     rng = np.random.default_rng(0)
     gradients = rng.normal(size=(6, 20))
     with contextlib.closing(create_store(wide(20), rule)) as store:
-        exchanges = [StoreExchange(wide(20), store, rule, None) for _ in range(2)]
+        syncs = [StoreSync(wide(20), store, rule, None) for _ in range(2)]
         for turn, gradient in zip((0, 0, 1, 0, 1, 1), gradients, strict=True):
-            exchanges[turn].parameters.gradient[:20] = torch.from_numpy(gradient)
-            exchanges[turn].step(lr=0.01)
-        found = exchanges[1].parameters.parameter[:20].numpy()
-        assert exchanges[0].num_updates == 3
+            syncs[turn].parameters.gradient[:20] = torch.from_numpy(gradient)
+            syncs[turn].step(lr=0.01)
+        found = syncs[1].parameters.parameter[:20].numpy()
+        assert syncs[0].num_updates == 3
     expected = np.zeros(20)
     for i in range(20):
         mean, square = 0.0, 1.0 if rule is RMSPROP else 0.0
@@ -115,15 +115,15 @@ def wide(size: int) -> FlatParameters:
 
 def test_gradient_is_clipped_as_a_whole_before_the_chunks() -> None:
     with contextlib.closing(create_store(zeros(64), Sum(), 4)) as store:
-        exchange = StoreExchange(zeros(64), store, Sum(), 2.0)
-        exchange.parameters.gradient[:] = 1.0  # norm 8
-        assert exchange.step(lr=0.0).item() == 8
-        torch.testing.assert_close(exchange.parameters.parameter, torch.full((64,), 0.25))
+        sync = StoreSync(zeros(64), store, Sum(), 2.0)
+        sync.parameters.gradient[:] = 1.0  # norm 8
+        assert sync.step(lr=0.0).item() == 8
+        torch.testing.assert_close(sync.parameters.parameter, torch.full((64,), 0.25))
 
 
 def test_pull_takes_what_others_pushed() -> None:
     with contextlib.closing(create_store(zeros(64), Sum())) as store:
-        one, other = (StoreExchange(zeros(64), store, Sum(), None) for _ in range(2))
+        one, other = (StoreSync(zeros(64), store, Sum(), None) for _ in range(2))
         push(one, 3)
         assert other.parameters.parameter.unique().tolist() == [0]
         other.pull()
@@ -138,11 +138,11 @@ def test_push_that_fails_lets_go_of_its_lock_and_changes_nothing() -> None:
             raise RuntimeError("in the middle")
 
     with contextlib.closing(create_store(zeros(64), Sum(), timeout_seconds=0.05)) as store:
-        exchange = StoreExchange(zeros(64), store, Sum(), None)
+        sync = StoreSync(zeros(64), store, Sum(), None)
         with pytest.raises(RuntimeError, match="in the middle"):
-            push(StoreExchange(zeros(64), store, Failing(), None), 1)
-        push(exchange, 1)
-        assert exchange.parameters.parameter.unique().tolist() == [1]
+            push(StoreSync(zeros(64), store, Failing(), None), 1)
+        push(sync, 1)
+        assert sync.parameters.parameter.unique().tolist() == [1]
 
 
 # ---- chunks, locks, numbers ----------------------------------------------------------------------
@@ -178,19 +178,19 @@ def test_two_in_one_process_exclude_each_other(is_another: bool) -> None:
 
 
 @pytest.mark.parametrize("rule", [RMSPROP, ADAM], ids=["rmsprop", "adam"])
-def test_push_of_three_chunks_takes_few_frames(rule: Rule) -> None:
-    with shared(rule) as exchange:
-        step(exchange, 0)
-        frames = frames_of(lambda: exchange.step(lr=0.01))
+def test_push_of_three_chunks_takes_few_frames(rule: UpdateRule) -> None:
+    with shared(rule) as sync:
+        step(sync, 0)
+        frames = frames_of(lambda: sync.step(lr=0.01))
     assert len(frames) <= 40, frames
 
 
 def test_lag_counts_updates_of_others_since_the_last_read() -> None:
     with contextlib.closing(create_store(zeros(48), Sum())) as store:
-        one, other = (StoreExchange(zeros(48), store, Sum(), None) for _ in range(2))
+        one, other = (StoreSync(zeros(48), store, Sum(), None) for _ in range(2))
         assert math.isnan(one.take_metrics()["push_lag_mean"])
-        for exchange in (one, other, other, one):
-            push(exchange, 1)
+        for sync in (one, other, other, one):
+            push(sync, 1)
         metrics = one.take_metrics()
         # three chunks each: first nobody else, then two by the other
         assert [metrics[f"push_lag_{kind}"] for kind in ("min", "mean", "max")] == [0, 1, 2]
@@ -207,7 +207,7 @@ def test_lag_counts_updates_of_others_since_the_last_read() -> None:
 @pytest.mark.parametrize(
     ("saves_shared", "loads_shared"), [(False, True), (True, False), (True, True)]
 )
-def test_state_of_one_exchange_loaded_by_another_gives_the_same_next_step(
+def test_state_of_one_sync_loaded_by_another_gives_the_same_next_step(
     saves_shared: bool, loads_shared: bool
 ) -> None:
     with shared(ADAM) as first, shared(ADAM, num_chunks=7) as second:
@@ -226,9 +226,9 @@ def test_state_of_one_exchange_loaded_by_another_gives_the_same_next_step(
 
 def test_saved_counts_are_of_all_learners_and_of_this_one() -> None:
     with contextlib.closing(create_store(zeros(48), Sum())) as store:
-        one, other = (StoreExchange(zeros(48), store, Sum(), None) for _ in range(2))
-        for exchange in (one, other, other):
-            push(exchange, 1)
+        one, other = (StoreSync(zeros(48), store, Sum(), None) for _ in range(2))
+        for sync in (one, other, other):
+            push(sync, 1)
         saved = one.state_dict()
         assert {name: int(n) for name, n in saved["counts"].items()} == {
             "num_updates": 3,
@@ -265,10 +265,10 @@ def test_number_of_chunks_below_one_is_refused() -> None:
 
 def test_closed_store_takes_no_more_pushes_and_its_address_is_void() -> None:
     store = create_store(zeros(16), Sum())
-    exchange = StoreExchange(zeros(16), store, Sum(), None)
+    sync = StoreSync(zeros(16), store, Sum(), None)
     store.close()
     store.close()
     with pytest.raises(ValueError, match="closed file"):
-        push(exchange, 1)
+        push(sync, 1)
     with pytest.raises(ValueError, match=rf"no parameter store .*{os.getpid()}, must still run"):
         open_store(store.address, zeros(16), Sum())

@@ -19,7 +19,7 @@ from store_learners import Sum, push, zeros
 from tiers import PROCESSES, slow
 from torch import Tensor
 
-from accel_rl.parallel import ParameterStore, StoreExchange, create_store, open_store
+from accel_rl.parallel import ParameterStore, StoreSync, create_store, open_store
 
 pytestmark = PROCESSES
 SIZE = 60_000
@@ -58,9 +58,9 @@ def test_pushes_of_many_processes_are_all_in_the_sum(store: ParameterStore) -> N
 
 def test_pushes_of_threads_that_share_a_store_are_all_in_the_sum(store: ParameterStore) -> None:
     def learn(value: int) -> None:
-        exchange = StoreExchange(zeros(SIZE), store, Sum(), None)
+        sync = StoreSync(zeros(SIZE), store, Sum(), None)
         for _ in range(50):
-            push(exchange, value)
+            push(sync, value)
 
     with ThreadPoolExecutor(3) as threads:
         list(threads.map(learn, (1, 10, 100)))
@@ -77,17 +77,17 @@ def test_stopped_holder_makes_others_time_out_and_frees_its_lock_when_killed(sto
         ) as impatient,
         learners(task="stop", address=store.address, size=SIZE) as process,
     ):
-        exchange = StoreExchange(parameters, impatient, Sum(), None)
+        sync = StoreSync(parameters, impatient, Sum(), None)
         assert process.stdout is not None
         pid = int(process.stdout.readline())
         with pytest.raises(
             TimeoutError, match=rf"chunk 0 .* locked for 0.3 seconds; process {pid} holds it"
         ):
-            push(exchange, 1)
+            push(sync, 1)
         os.kill(pid, signal.SIGKILL)
         assert json.loads(process.communicate(timeout=100)[0]) == signal.SIGKILL
         before = impatient.chunks[0].look()[1]
-        push(exchange, 1)
+        push(sync, 1)
     assert before == 0  # the killed push is lost, and the one that gave up at this chunk
     assert [chunk.look()[1] for chunk in store.chunks] == [1, 2, 2]
 
@@ -97,7 +97,7 @@ class Watcher:
 
     def __init__(self, store: ParameterStore) -> None:
         self._store = store
-        self._exchange = StoreExchange(zeros(SIZE), store, Sum(), None)
+        self._sync = StoreSync(zeros(SIZE), store, Sum(), None)
         self._latest = [0.0] * len(store.chunks)
         self.num_reads = 0
         self.wrong: list[str] = []
@@ -105,8 +105,8 @@ class Watcher:
     def read(self) -> None:
         flats, _ = self._store.read()
         self._check([flats["parameters"], flats["count"]])
-        self._exchange.pull()
-        self._check([self._exchange.parameters.parameter])
+        self._sync.pull()
+        self._check([self._sync.parameters.parameter])
         self.num_reads += 1
 
     def _check(self, flats: list[Tensor]) -> None:
@@ -131,9 +131,9 @@ def test_store_survives_learners_that_are_killed(store, kills, self_kills) -> No
     pushed, is_over = [0, 0], threading.Event()
 
     def learn(thread: int) -> None:
-        exchange = StoreExchange(zeros(SIZE), store, Sum(), None)
+        sync = StoreSync(zeros(SIZE), store, Sum(), None)
         while not is_over.is_set():
-            push(exchange, 1)
+            push(sync, 1)
             pushed[thread] += 1
 
     watcher = Watcher(store)

@@ -225,7 +225,7 @@ rescale_not_inverted algos/dqn.py algos/test_algos_dqn.py algos/test_recurrent_q
 - rescale_back(value_t), action_t
 + value_t, action_t
 dqn_target_never_renewed algos/dqn.py algos/test_algos_dqn.py
-- self._target.parameter.copy_(self.exchange.parameters.parameter)
+- self._target.parameter.copy_(self.sync.parameters.parameter)
 + pass
 per_beta_constant algos/dqn.py algos/test_algos_dqn.py
 - progress = min(1.0, steps / self.priority_beta_steps)
@@ -305,7 +305,7 @@ dueling_no_mean models/q_value.py algos/test_algos_dqn.py
 dueling_gradient_unscaled models/q_value.py algos/test_algos_dqn.py
 - x = x * DUELING_GRADIENT_SCALE + x.detach() * (1 - DUELING_GRADIENT_SCALE)
 + pass
-clip_scales_up parallel/exchange.py parallel/test_parallel_exchange.py
+clip_scales_up parallel/gradient_sync.py parallel/test_parallel_gradient_sync.py
 - norm.clamp(max=max_norm) /
 + max_norm /
 adam_bias_not_corrected parallel/rules.py parallel/test_parallel_rules.py
@@ -323,7 +323,7 @@ store_lock_not_taken parallel/locks.py parallel/test_parallel_store.py
 store_mutex_not_taken parallel/locks.py parallel/test_parallel_store.py
 - [threading.Lock() for _ in holders]
 + [threading.Semaphore(10**6) for _ in holders]
-store_copies_invalid_slot parallel/store_exchange.py parallel/test_parallel_store.py
+store_copies_invalid_slot parallel/store_sync.py parallel/test_parallel_store.py
 - block.whole.copy_(chunk.slots[valid],
 + block.whole.copy_(chunk.slots[1 - valid],
 all_reduce_no_mean parallel/all_reduce.py parallel/test_parallel_all_reduce.py
@@ -414,7 +414,7 @@ evaluation_training_time_limit training/evaluation.py training/test_training_eva
 - atari = dataclasses.replace(config.atari, max_episode_steps=MAX_STEPS)
 + atari = config.atari
 overlap_acts_with_old training/overlap.py training/test_training_overlap.py
-- self._acting.parameter.copy_(self._exchange.parameters.parameter)
+- self._acting.parameter.copy_(self._sync.parameters.parameter)
 + pass
 pull_steps_never training/rollouts.py training/test_training_exchanges.py
 - step.t % self._pull_steps == 0 and is_first

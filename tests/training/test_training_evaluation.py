@@ -17,7 +17,7 @@ from torch.distributed import HashStore
 
 from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
-from accel_rl.ga3c.versions import VersionExchange
+from accel_rl.ga3c.versions import VersionSync
 from accel_rl.parallel import ALONE, FlatParameters, Ranks, Team
 from accel_rl.runs.checkpoint import (
     FORMAT,
@@ -290,19 +290,19 @@ def test_policy_of_the_best_evaluation_is_kept_where_the_run_goes_on(tmp_path, m
 def test_policy_of_the_best_evaluation_is_kept_with_ga3c(tmp_path, monkeypatch) -> None:
     """Not a newer one, which trainers have made meanwhile."""
     play, evaluate = Evaluator._play, Records.evaluate
-    exchanges: list[VersionExchange] = []
+    syncs: list[VersionSync] = []
 
     def play_and_push(evaluator: Evaluator, *arguments: Any) -> dict[str, float]:
-        state = exchanges[0].state_dict()
+        state = syncs[0].state_dict()
         for each in state["parameters"].values():
             each += 1.0
-        exchanges[0].versions.load_state_dict(exchanges[0].parameters, state)
+        syncs[0].versions.load_state_dict(syncs[0].parameters, state)
         return play(evaluator, *arguments)
 
     def note(own: Records, *arguments: Any) -> None:
-        exchange = own._exchange
-        assert isinstance(exchange, VersionExchange)
-        exchanges.append(exchange)
+        sync = own._sync
+        assert isinstance(sync, VersionSync)
+        syncs.append(sync)
         evaluate(own, *arguments)
 
     monkeypatch.setattr(Evaluator, "_play", play_and_push)

@@ -13,7 +13,7 @@ from accel_rl.parallel import (
     Adam,
     FlatParameters,
     MultiStepAdam,
-    StoreExchange,
+    StoreSync,
     create_store,
 )
 from accel_rl.samplers import ActionServer, PolicyInput
@@ -21,7 +21,7 @@ from accel_rl.system.stopping import StopRequest
 from accel_rl.training.rollouts import PullingServer, RolloutRun
 
 
-class Exchange:
+class GradientSync:
     """Each pull makes the parameters larger by one."""
 
     def __init__(self) -> None:
@@ -36,12 +36,12 @@ class Exchange:
 def test_parameters_are_pulled_within_a_rollout_and_with_ratios_before_learning(
     has_ratios: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exchange: Any = Exchange()
-    parameter = exchange.parameters.parameter
+    sync: Any = GradientSync()
+    parameter = sync.parameters.parameter
     monkeypatch.setattr(ActionServer, "__call__", lambda server, step: float(parameter[0]))
     monkeypatch.setattr(ActionServer, "finish", lambda server: None)
     server = object.__new__(PullingServer)
-    server.pull_from(exchange, 2, learns_newest=has_ratios)
+    server.pull_from(sync, 2, learns_newest=has_ratios)
     is_first, reward = np.ones(1, bool), np.zeros(1, np.float32)
     acted = [
         server(PolicyInput(np.zeros(1), np.zeros(1), t, slice(start, start + 1), is_first, reward))
@@ -76,12 +76,12 @@ def test_evaluation_makes_no_push_old(sync_period: int) -> None:
             other.step(lr=0.01)
 
     with contextlib.closing(create_store(first, rule, 2)) as store:
-        own: StoreExchange = MultiStepAdam(first, store, rule, None, sync_period)
-        other = StoreExchange(second, store, rule, None)
+        own: StoreSync = MultiStepAdam(first, store, rule, None, sync_period)
+        other = StoreSync(second, store, rule, None)
         run: Any = object.__new__(RolloutRun)
         run.records = SimpleNamespace(steps=100, evaluate=others_go_on)
         run.evaluator = SimpleNamespace(is_due=lambda steps: True)
-        run.exchange, run.stop = own, StopRequest()
+        run.sync, run.stop = own, StopRequest()
         run.team = SimpleNamespace(ranks=SimpleNamespace(size=2))
         run.config = SimpleNamespace(parallel=SimpleNamespace(sync="store"))
         own.step(lr=0.01)

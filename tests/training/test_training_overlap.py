@@ -190,7 +190,7 @@ def behind_by_one(config: TrainConfig) -> dict[str, torch.Tensor]:
     """The parameters after a run in which one thing happens after the other."""
     parts: Any = build(config)
     sampler, learner = parts.sampler, parts.learner
-    agent, flat = copy.deepcopy(parts.agent), parts.exchange.parameters
+    agent, flat = copy.deepcopy(parts.agent), parts.sync.parameters
     server = ActionServer(agent, sampler, CPU)
     count = config.planned_steps // config.steps_per_iteration
     with sampler:
@@ -247,7 +247,7 @@ def test_ppo_measures_ratios_and_values_from_the_parameters_that_acted() -> None
         sampler.collect(parts.server)
         batch = parts.server.finish()
         expected = learner.prepare(batch)
-        parts.exchange.parameters.parameter.mul_(1.5)
+        parts.sync.parameters.parameter.mul_(1.5)
         found = learner.prepare(batch)
     assert expected.behaviour_log_prob.std() > 0
     for name in ("behaviour_log_prob", "behaviour_value"):

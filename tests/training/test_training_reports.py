@@ -30,7 +30,7 @@ from accel_rl.training.records import Records
 from accel_rl.training.rollouts import RolloutRun
 
 PARAMETERS = SimpleNamespace(parameter=torch.zeros(1), gradient=torch.zeros(1))
-NO_EXCHANGE: Any = SimpleNamespace(
+NO_SYNC: Any = SimpleNamespace(
     num_sharing=1, num_updates=0, take_metrics=dict, parameters=PARAMETERS
 )
 
@@ -38,9 +38,9 @@ NO_EXCHANGE: Any = SimpleNamespace(
 def make_others(num_sharing: int, num_earlier: int = 0) -> tuple[Others, Team]:
     """For the first of two learners, and the team as the second one sees it."""
     store = dist.HashStore()
-    exchange: Any = SimpleNamespace(num_sharing=num_sharing)
+    sync: Any = SimpleNamespace(num_sharing=num_sharing)
     first = Team(Ranks(0, 2, 0, 2), store, timeout_seconds=0.05)
-    return Others(first, exchange, num_earlier), Team(Ranks(1, 2, 1, 2), store)
+    return Others(first, sync, num_earlier), Team(Ranks(1, 2, 1, 2), store)
 
 
 def report(num_updates: int) -> Report:
@@ -96,13 +96,13 @@ def test_parameters_of_learners_in_step_are_compared_before_a_checkpoint_is_writ
     other: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others, second = make_others(num_sharing=2)
-    exchange: Any = SimpleNamespace(num_sharing=2, num_updates=0, parameters=PARAMETERS)
+    sync: Any = SimpleNamespace(num_sharing=2, num_updates=0, parameters=PARAMETERS)
     written: list[int] = []
     monkeypatch.setattr(recording, "fingerprint", lambda _: 7)
     monkeypatch.setattr(
         recording, "save_checkpoint", lambda _, steps, *__, **___: written.append(steps)
     )
-    records: Any = Records(Recorded(TrainConfig(), tmp_path, others._team, exchange, dict))
+    records: Any = Records(Recorded(TrainConfig(), tmp_path, others._team, sync, dict))
     records.steps, records._progress, records._state = 400, True, lambda parts: parts
     second.reach(FINGERPRINT, 400, other)
     second.reach(SAVED, 400, 400)
@@ -124,8 +124,8 @@ def test_learner_of_a_store_that_is_done_does_not_wait_for_the_evaluation_of_the
     others, second = make_others(num_sharing=1)
     config = TrainConfig(parallel=ParallelConfig(sync="store"))
     run: Any = object.__new__(RolloutRun)
-    run.config, run.team, run.exchange = config, second, NO_EXCHANGE
-    run.records = Records(Recorded(config, tmp_path, second, NO_EXCHANGE, dict))
+    run.config, run.team, run.sync = config, second, NO_SYNC
+    run.records = Records(Recorded(config, tmp_path, second, NO_SYNC, dict))
     run.records._saved_steps = 0
     run.finish()
     assert others._team.wait_for_all("end", 1) == {1: 0}

@@ -29,9 +29,9 @@ from accel_rl.training.train import train
 
 def is_small(options: str, model: PolicyValueModel, num_collected: int, num_sharing: int) -> bool:
     config = parse_arguments(["env=catch", *options.split()])
-    exchange = Local(FlatParameters(model), config.learner.rule, None)
-    exchange.num_sharing = num_sharing
-    return has_small_updates(config, num_collected, exchange)
+    sync = Local(FlatParameters(model), config.learner.rule, None)
+    sync.num_sharing = num_sharing
+    return has_small_updates(config, num_collected, sync)
 
 
 @pytest.mark.parametrize(

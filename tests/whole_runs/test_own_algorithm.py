@@ -28,7 +28,7 @@ from accel_rl.algos.optimizer import masked_shares
 from accel_rl.cli.help import train_help
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
-from accel_rl.parallel import Adam, Exchange
+from accel_rl.parallel import Adam, GradientSync
 from accel_rl.presets import find_preset, ppo
 from accel_rl.runs.saved import read_config
 from accel_rl.samplers import SamplerConfig
@@ -56,9 +56,9 @@ class RatioConfig(ActorCriticConfig):
     most: int = 2
     """limit of the ratio"""
 
-    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> Ratio:
+    def make_learner(self, agent: Agent, sync: GradientSync, task: LearnerSpec) -> Ratio:
         assert isinstance(agent, PolicyAgent)
-        return Ratio(agent, self, exchange, task)
+        return Ratio(agent, self, sync, task)
 
 
 class Ratio(ActorCritic):
@@ -159,15 +159,15 @@ def test_sweep_of_an_own_algorithm_is_tried_out_first() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class StatelessConfig(RatioConfig):
-    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> Ratio:
-        learner = super().make_learner(agent, exchange, task)
+    def make_learner(self, agent: Agent, sync: GradientSync, task: LearnerSpec) -> Ratio:
+        learner = super().make_learner(agent, sync, task)
         return SimpleNamespace(**{**vars(learner), "update": learner.update})  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EagerConfig(RatioConfig):
-    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> Ratio:
-        learner = super().make_learner(agent, exchange, task)
+    def make_learner(self, agent: Agent, sync: GradientSync, task: LearnerSpec) -> Ratio:
+        learner = super().make_learner(agent, sync, task)
         learner.update = lambda batch: {}  # type: ignore[assignment, misc]
         return learner
 
@@ -177,8 +177,8 @@ class RulelessConfig(RatioConfig):
 
 
 class UnnamedConfig(RatioConfig):
-    def make_learner(self, agent: Agent, exchange: Exchange, task: LearnerSpec) -> Ratio:
-        learner = super().make_learner(agent, exchange, task)
+    def make_learner(self, agent: Agent, sync: GradientSync, task: LearnerSpec) -> Ratio:
+        learner = super().make_learner(agent, sync, task)
         learner.metric_names = ("mean_ratio", *learner.optimizer.names)
         return learner
 

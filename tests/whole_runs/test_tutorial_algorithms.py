@@ -72,7 +72,7 @@ def test_algorithm_learns_with_every_space(
 
 
 def make_td3(rank: int = 0) -> tuple[Any, Local]:
-    """A learner of TD3 with two environments, and its exchange."""
+    """A learner of TD3 with two environments, and its `GradientSync`."""
     module = importlib.import_module("my_td3")
     config = module.TD3Config(
         batch_size=8, learning_starts=12, buffer_size=200, training_intensity=1
@@ -80,21 +80,21 @@ def make_td3(rank: int = 0) -> tuple[Any, Local]:
     leaf = partial(Leaf, dtype=np.dtype(np.float32))
     env = EnvSpec(name="made up", observation=leaf((3,)), action=leaf((2,), low=-2, high=2))
     agent = config.make_agent(NetworkSpec("auto", env, torch.device("cpu")))
-    exchange = Local(FlatParameters(agent.model), config.rule, None)
-    return config.make_learner(agent, exchange, LearnerSpec(env, 2, 4, 1 + rank)), exchange
+    sync = Local(FlatParameters(agent.model), config.rule, None)
+    return config.make_learner(agent, sync, LearnerSpec(env, 2, 4, 1 + rank)), sync
 
 
 @pytest.mark.usefixtures("modules")
 def test_update_of_td3_is_that_of_plain_torch() -> None:
     """Of twin critics and a policy with an optimizer each, with loops over critics and layers."""
-    learner, exchange = make_td3()
+    learner, sync = make_td3()
     agent = learner.agent
     first = copy.deepcopy(agent.model)
     noises, draws = torch.Generator().manual_seed(1), torch.Generator()
     draws.set_state(learner.get_state()["generator"])
     for seed in range(3):  # 24 steps, of which 12 count: one update with 8
         learner.update(swings(seed), 0.0)
-    assert exchange.num_updates == 1
+    assert sync.num_updates == 1
 
     batch = learner.replay.gather(*learner.replay.draw_uniformly(8, draws))
     noise = (0.2 * torch.randn(8, 2, generator=noises)).clamp(-0.5, 0.5)

@@ -1,4 +1,4 @@
-"""The exchange of a learner that shares a parameter store with others, without waiting for them.
+"""Learners that share a parameter store and do not wait for each other.
 
 The gradient is computed and clipped outside any lock. Then chunk by chunk, in whatever order the
 locks come free: the rule is applied, on the learner's device, to the store's parameters and
@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from accel_rl.parallel.exchange import Exchange, State, check_kinds, clip_gradient_
 from accel_rl.parallel.flat import FlatParameters
-from accel_rl.parallel.rules import ParameterRule, Rule
+from accel_rl.parallel.gradient_sync import GradientSync, State, check_kinds, clip_gradient_
+from accel_rl.parallel.rules import ParameterRule, UpdateRule
 from accel_rl.parallel.running import Running
 from accel_rl.parallel.store import Chunk, ParameterStore
 
@@ -41,7 +41,7 @@ class Block(NamedTuple):
 
 
 def create_store(
-    parameters: FlatParameters, rule: Rule, num_chunks: int = 3, timeout_seconds: float = 60.0
+    parameters: FlatParameters, rule: UpdateRule, num_chunks: int = 3, timeout_seconds: float = 60.0
 ) -> ParameterStore:
     """Return a new store of a network's parameters and a rule's state at the start.
 
@@ -66,7 +66,7 @@ def create_store(
 def open_store(
     address: Mapping[str, Any],
     parameters: FlatParameters,
-    rule: Rule,
+    rule: UpdateRule,
     timeout_seconds: float = 60.0,
 ) -> ParameterStore:
     """Return a store that another process created by `create_store`.
@@ -83,17 +83,17 @@ def open_store(
     return ParameterStore.open(address, _about(parameters, rule), timeout_seconds)
 
 
-def _about(parameters: FlatParameters, rule: Rule) -> dict[str, str]:
+def _about(parameters: FlatParameters, rule: UpdateRule) -> dict[str, str]:
     """Return facts that all learners must agree on."""
     dtype = str(parameters.parameter.dtype).removeprefix("torch.")
     return {"parameters": repr(parameters.layout), "dtype": dtype, "rule": repr(rule)}
 
 
-class StoreExchange(Exchange):
-    """The exchange of asynchronous learners, which push their gradients into a parameter store.
+class StoreSync(GradientSync):
+    """The synchronization of asynchronous learners, by gradients pushed into a parameter store.
 
-    It starts with the store's parameters. Threads may share a store, and each needs an exchange and
-    parameters of its own. Adam corrects its bias by the store's count of steps of each chunk.
+    It starts with the store's parameters. Threads may share a store, and each needs a `StoreSync`
+    and parameters of its own. Adam corrects its bias by the store's count of steps of each chunk.
 
     Every method but `take_metrics` raises TimeoutError if no lock comes free in time. The run
     cannot continue then, since some chunks may have been updated already.
@@ -108,7 +108,7 @@ class StoreExchange(Exchange):
 
     Attributes:
         num_updates: updates by this learner.
-        running: see `Exchange.running`; numbers of this learner alone until it is set.
+        running: see `GradientSync.running`; numbers of this learner alone until it is set.
     """
 
     num_updates: int = 0
@@ -118,7 +118,7 @@ class StoreExchange(Exchange):
         self,
         parameters: FlatParameters,
         store: ParameterStore,
-        rule: Rule,
+        rule: UpdateRule,
         max_gradient_norm: float | None,
         *,
         adopted: Tensor | None = None,
@@ -148,7 +148,7 @@ class StoreExchange(Exchange):
         return lr
 
     def apply(self, rate: float | Tensor) -> Tensor:
-        """Push the gradient into the store, and take its parameters; see `Exchange.apply`."""
+        """Push the gradient into the store, and take its parameters; see `GradientSync.apply`."""
         norm = clip_gradient_(self.parameters.gradient, self._max_norm)
 
         def change(chunk: Chunk, num_updates: int, block: Block) -> None:
@@ -197,7 +197,7 @@ class StoreExchange(Exchange):
         """Overwrite the store. One learner calls this before the others begin.
 
         Args:
-            state: state of this exchange or of another one, for example `Local`.
+            state: state of this class or of another one, for example `Local`.
 
         Raises:
             ValueError: ``state`` is of another model or rule.

@@ -1,8 +1,8 @@
 """From a gradient to new parameters: one learner alone, or several together.
 
-An exchange is all that an algorithm knows of other learners. It computes its gradient into
-``parameters.gradient`` and calls `Exchange.step`; what happens in between (nothing, an all-reduce,
-a parameter store) is the exchange's business.
+A `GradientSync` is all that an algorithm knows of other learners. It computes its gradient into
+``parameters.gradient`` and calls `GradientSync.step`; what happens in between (nothing, an
+all-reduce, a parameter store) is not its business.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.parallel.flat import FlatParameters
-from accel_rl.parallel.rules import ParameterRule, Rule
+from accel_rl.parallel.rules import ParameterRule, UpdateRule
 from accel_rl.parallel.running import Running
 
 State = dict[str, dict[str, Tensor]]
@@ -22,7 +22,7 @@ State = dict[str, dict[str, Tensor]]
 "counts", with "num_updates", 0-d int64."""
 
 
-class Exchange:
+class GradientSync:
     """Applies the gradient of one learner to its parameters, alone or together with others.
 
     The methods of this class are those of a learner without others.
@@ -119,7 +119,7 @@ class Exchange:
         return Running(value)
 
     def take_metrics(self) -> dict[str, float]:
-        """Return metrics of the exchange since the last call, by name.
+        """Return metrics of the synchronization since the last call, by name.
 
         The names are the same each time. A row of metrics has the smallest of all learners' numbers
         that end in ``_min``, the largest of those that end in ``_max``, and the mean of others.
@@ -135,8 +135,8 @@ class Exchange:
         raise NotImplementedError
 
 
-class Local(Exchange):
-    """The exchange of a single learner: clip the gradient and apply the update rule.
+class Local(GradientSync):
+    """The synchronization of a single learner: clip the gradient and apply the update rule.
 
     Args:
         parameters: parameters and gradients of the network.
@@ -150,7 +150,7 @@ class Local(Exchange):
     def __init__(
         self,
         parameters: FlatParameters,
-        rule: Rule,
+        rule: UpdateRule,
         max_gradient_norm: float | None,
     ) -> None:
         self.parameters = parameters
@@ -166,7 +166,7 @@ class Local(Exchange):
         return self._rule.rate(lr, self.num_updates)
 
     def apply(self, rate: float | Tensor) -> Tensor:
-        """Clip the gradient and apply the rule; see `Exchange.apply`."""
+        """Clip the gradient and apply the rule; see `GradientSync.apply`."""
         flat = self.parameters
         norm = clip_gradient_(flat.gradient, self._max_norm)
         if isinstance(self._rule, ParameterRule):

@@ -1,4 +1,4 @@
-"""The exchange of a learner on its own: clip, apply the rule, save and load."""
+"""The updates of a learner on its own: clip, apply the rule, save and load."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ import torch
 from torch import nn
 
 from accel_rl.parallel import FlatParameters, Local, ParameterRule, RMSProp, create_store
-from accel_rl.parallel.exchange import clip_gradient_
+from accel_rl.parallel.gradient_sync import clip_gradient_
 
 pytestmark = pytest.mark.numeric
 
 RULE = RMSProp(decay=0.9, eps=1e-6, initial=0.0)
 
 
-def make_exchange(max_gradient_norm: float | None = None, rule: RMSProp = RULE) -> Local:
+def make_sync(max_gradient_norm: float | None = None, rule: RMSProp = RULE) -> Local:
     torch.manual_seed(0)
     return Local(FlatParameters(nn.Linear(3, 2)), rule, max_gradient_norm)
 
@@ -45,11 +45,11 @@ def test_clip_of_zero_gradient_leaves_zero() -> None:
 
 
 def test_step_applies_the_rule_to_the_clipped_gradient() -> None:
-    exchange = make_exchange(max_gradient_norm=0.5)
-    flat = exchange.parameters
+    sync = make_sync(max_gradient_norm=0.5)
+    flat = sync.parameters
     before = flat.parameter.double().numpy().copy()
     flat.gradient[:2] = torch.tensor([3.0, 4.0])
-    norm = exchange.step(lr=0.01)
+    norm = sync.step(lr=0.01)
     clipped = np.zeros_like(before)
     clipped[:2] = (0.3, 0.4)
     expected = before - 0.01 * clipped / np.sqrt(0.1 * clipped**2 + 1e-6)
@@ -58,26 +58,26 @@ def test_step_applies_the_rule_to_the_clipped_gradient() -> None:
 
 
 def test_state_round_trip_gives_the_same_next_step() -> None:
-    exchange, other = make_exchange(), make_exchange(rule=RMSProp(decay=0.9, eps=1e-6, initial=1.0))
-    exchange.parameters.gradient.normal_()
-    exchange.step(lr=0.1)
-    other.load_state_dict(exchange.state_dict())
-    other.parameters.gradient.copy_(exchange.parameters.gradient)
-    exchange.step(lr=0.1)
+    sync, other = make_sync(), make_sync(rule=RMSProp(decay=0.9, eps=1e-6, initial=1.0))
+    sync.parameters.gradient.normal_()
+    sync.step(lr=0.1)
+    other.load_state_dict(sync.state_dict())
+    other.parameters.gradient.copy_(sync.parameters.gradient)
+    sync.step(lr=0.1)
     other.step(lr=0.1)
-    saved, loaded = exchange.state_dict(), other.state_dict()
+    saved, loaded = sync.state_dict(), other.state_dict()
     for kind, named in saved.items():
         assert all(torch.equal(named[name], loaded[kind][name]) for name in named)
 
 
 def test_state_of_another_rule_is_refused() -> None:
-    exchange = make_exchange()
-    state = exchange.state_dict()
+    sync = make_sync()
+    state = sync.state_dict()
     state["momentum"] = state.pop("mean_square")
     with pytest.raises(
         ValueError, match=r"holds counts, momentum, parameters; .* needs counts, mean_square"
     ):
-        exchange.load_state_dict(state)
+        sync.load_state_dict(state)
 
 
 class Named(ParameterRule):
@@ -98,14 +98,14 @@ class Named(ParameterRule):
 def test_rule_may_see_each_parameter_by_name_and_shape() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
     before = {name: each.detach().clone() for name, each in model.named_parameters()}
-    exchange = Local(FlatParameters(model), Named(), None)
+    sync = Local(FlatParameters(model), Named(), None)
     for number, each in enumerate(model.parameters()):
         each.grad.fill_(number + 1)  # type: ignore[union-attr]
-    exchange.step(lr=0.5)
+    sync.step(lr=0.5)
     for name, each in model.named_parameters():
         moved = 0.5 * each.grad.sum() if name.endswith("weight") else 0.0
         torch.testing.assert_close(each.detach(), before[name] - moved)
-    found = exchange.state_dict()["last"]
+    found = sync.state_dict()["last"]
     assert all(torch.equal(found[name], each.grad) for name, each in model.named_parameters())
 
 

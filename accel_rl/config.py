@@ -108,6 +108,10 @@ class TrainConfig:
     """Directory for the files of the run. none: runs/<env>-<algo>-<seed>-<time>."""
     resume: str | None = option(None, "identity", common=True)
     """Directory of a run to continue from its last checkpoint, with its own configuration."""
+    init: str | None = option(None, common=True)
+    """Directory of a run, or a checkpoint, whose trained parameters this run starts from.
+    Parameters are found by name and shape. The log names those that do not fit, such as the last
+    layer for another number of actions."""
     trust: bool = option(False, "identity")
     """Allow code of other people.
     With resume or config, it imports module:function from their options and restores simulators

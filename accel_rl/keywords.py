@@ -29,6 +29,7 @@ class TrainOptions(TypedDict, total=False):
     cpus: Sequence[int]
     overlap: bool
     run_dir: str | PathLike[str] | None
+    init: str | PathLike[str] | None
     trust: bool
     tracker: Sequence[str]
     log_interval: int | None

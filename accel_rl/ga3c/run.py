@@ -27,6 +27,7 @@ from accel_rl.system.topology import available_cpus
 from accel_rl.training.build import agent_of
 from accel_rl.training.devices import graphs_of, learner_device, make_graphs
 from accel_rl.training.evaluation import Evaluator
+from accel_rl.training.initial import take_initial
 from accel_rl.training.records import Records
 from accel_rl.training.run import Run
 
@@ -213,6 +214,7 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
         tried = num_training + config.evaluation_envs
         agent = agent_of(config, sampler.env_spec, device, env_index=tried)
         assert isinstance(agent, PolicyAgent)
+        initial = take_initial(config, agent)
         graphs = graphs_of(config, agent.model, make_graphs(config, device))
         if agent.remembers:
             sampler.remember(joined_size(agent.model), tells_reward=bool(agent.model.previous))
@@ -235,6 +237,7 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
         sync=sync,
         evaluator=evaluator,
         threads=threads,
+        initial=initial.text,
     )
 
 

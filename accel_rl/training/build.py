@@ -41,6 +41,7 @@ from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.system.topology import Seat, plan_cores
 from accel_rl.training.devices import gpu_nodes, graphs_of, learner_device, make_graphs, num_gpus
 from accel_rl.training.evaluation import Evaluator
+from accel_rl.training.initial import take_initial
 from accel_rl.training.overlap import Overlapped
 from accel_rl.training.rollouts import PullingServer, RolloutRun
 from accel_rl.training.run import ALONE, Run
@@ -77,12 +78,14 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
         num_training = ranks.size * sampler.rollout_spec.B
         tried = num_training + config.evaluation_envs + ranks.rank
         agent = agent_of(config, spec, device, graphs=graphs, env_index=tried)
+        initial = take_initial(config, agent)
         sync = make_sync(config, agent, team)
         share, learner_seed = sampler.config, rank_seed(config.seed, ranks.rank)
         sizes = share.num_envs, share.horizon
         task = LearnerSpec(spec, *sizes, learner_seed, ranks, config.whole_schedule)
         learner = config.learner.make_learner(agent, sync, task)
         check_learner(learner)
+        initial.give_moments(learner)
         evaluator = None
         is_apart = config.parallel.sync == "store"
         if config.evaluation_interval and (ranks.is_first or not is_apart):
@@ -115,6 +118,7 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
         server=server,
         overlapped=overlapped,
         num_threads=num_threads,
+        initial=initial.text,
     )
 
 

@@ -37,6 +37,7 @@ class Run(ABC):
         sampler: a `accel_rl.samplers.sampler.PoolSampler`.
         learner: has ``metric_names``, ``get_state`` and ``set_state``, as `accel_rl.algos.Learner`.
         evaluator: plays games now and then; None: it is off, or the first learner does.
+        initial: a line about the trained parameters that the run starts from, if there are any.
         records: what is counted and written; there from `open` on.
         stop: whether somebody has asked the run to end; likewise.
     """
@@ -49,6 +50,7 @@ class Run(ABC):
     learner: Any
     sync: GradientSync
     evaluator: Evaluator | None
+    initial: str = ""
     run_dir: Path = field(init=False)
     records: Records = field(init=False)
     stop: StopRequest = field(init=False)

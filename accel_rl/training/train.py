@@ -220,6 +220,8 @@ def first_lines(run: Run, saved: Mapping[str, Any] | None) -> Iterator[str]:
     yield run.describe()
     if saved is None and (told := describe_settings(config, run.sampler.env_spec)):
         yield told
+    if run.initial:
+        yield run.initial
     if ranks.size > 1:
         how = "they make each update together"
         if config.parallel.sync == "store":

@@ -43,7 +43,8 @@ def make_keywords() -> str:
             kinds.setdefault(option.name, {}).update(dict.fromkeys(texts))
     for name in _OWN:
         del kinds[name]
-    kinds["run_dir"]["PathLike[str]"] = None
+    for name in ("run_dir", "init"):
+        kinds[name]["PathLike[str]"] = None
     for own in kinds.values():  # None stands last
         if "None" in own:
             own["None"] = own.pop("None")

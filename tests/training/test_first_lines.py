@@ -24,6 +24,7 @@ def lines(options: str) -> str:
         run_dir=Path("run"),
         describe=lambda: "",
         device=parts.device,
+        initial=parts.initial,
     )
     run.sampler, run.agent = parts.sampler, parts.agent
     try:

@@ -97,6 +97,7 @@ class TrainOptions(TypedDict, total=False):
     minibatch_size: int
     clip_range: float
     clip_schedule: Literal["constant", "linear"]
+    target_kl: float | None
     clip_value: bool
     adam_eps: float | None
     adam_eps_after_correction: bool

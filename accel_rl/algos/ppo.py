@@ -64,6 +64,10 @@ class PPOConfig(ActorCriticConfig, MinibatchConfig):
         "linear", idle=when("learner.lr_schedule", "constant")
     )
     """Schedule of clip_range. constant: it keeps its value while the learning rate falls."""
+    target_kl: float | None = option(None, common=True)
+    """KL divergence from the policy that acted to which updates of a rollout are limited.
+    The first minibatch whose mean is above 1.5 times this number is the last one of its rollout.
+    none: no limit."""
     clip_value: bool = False
     """Whether values are clipped to within clip_range of the values at acting time."""
     adam_eps: float = 1e-5
@@ -73,7 +77,9 @@ class PPOConfig(ActorCriticConfig, MinibatchConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, "above 0", lambda value: value > 0, "lr", "clip_range", "adam_eps")
+        require(
+            self, "above 0", lambda value: value > 0, "lr", "clip_range", "target_kl", "adam_eps"
+        )
 
     @property
     def uses_ratios(self) -> bool:
@@ -206,7 +212,13 @@ class PPO(ActorCritic):
             chosen: Any = Deferred(self._choose, (held, index, sequences))
             if meets:
                 chosen = self._choose(whole, index, sequences)
-            self.optimizer.minimize(self.loss, chosen, clip_range, lr=self.learning_rate(progress))
+            lr = self.learning_rate(progress)
+            divergence = self.optimizer.minimize(self.loss, chosen, clip_range, lr=lr)
+            if config.target_kl is not None:
+                # Waits for the device. The sums are those of all learners, who stop together.
+                total, count = self.sync.sum(divergence).tolist()
+                if total > 1.5 * config.target_kl * count:
+                    break
         mean_return = masked_mean(whole.return_, whole.valid)
         return self.optimizer.take_metrics(mean_value_target=mean_return)
 
@@ -233,8 +245,10 @@ class PPO(ActorCritic):
             observation=observation,
         )
 
-    def loss(self, batch: PPOBatch, clip_range: float) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss(self, batch: PPOBatch, clip_range: float) -> tuple[Any, ...]:
         """Return what each of ``N`` steps adds to the loss, ``[N]``, and metrics.
+
+        With ``target_kl`` it also returns the sum of the steps' divergences and their number.
 
         Args:
             batch: the minibatch, with normalized advantages if the options say so.
@@ -251,7 +265,11 @@ class PPO(ActorCritic):
             config.entropy_coefficient,
             self.agent.distribution,
         )
-        return loss.total, sums(loss._asdict())
+        metrics = sums(loss._asdict())
+        if config.target_kl is None:
+            return loss.total, metrics
+        count = batch.valid.sum().to(metrics["kl"].dtype)
+        return loss.total, metrics, torch.stack((count * metrics["kl"], count))
 
     def _choose(self, whole: PPOBatch, index: Tensor, sequences: Sequences | None) -> PPOBatch:
         """Return the minibatch of the steps ``index``, ``[N]``."""

@@ -209,6 +209,37 @@ def test_minibatch_without_a_valid_step_changes_nothing() -> None:
     assert torch.equal(sync.parameters.parameter, before)
 
 
+def test_updates_of_a_rollout_end_where_a_minibatch_is_too_far_from_the_policy_that_acted() -> None:
+    options: dict[str, Any] = {"epochs": 4, "lr": 0.05}
+    free, model, sync = make_learner(**options)
+    batch, minimize = make_batch(), free.optimizer.minimize
+    logits, parameters = [], []
+
+    def watched(*arguments: Any, **named: Any) -> Any:
+        logits.append(model.logits.tolist())
+        minimize(*arguments, **named)
+        parameters.append(sync.parameters.parameter.clone())
+
+    free.optimizer.minimize = watched  # type: ignore[method-assign]
+    free.update(batch, progress=0.0)
+    observations, actions = batch.observation[:T].flatten(), batch.action.flatten()
+    action_of = dict(zip(observations.tolist(), actions.tolist(), strict=True))
+    divergences = []
+    for now, seen in zip(logits, model.seen, strict=True):
+        weights = [math.exp(each) for each in now]
+        divergences.append(0.0)
+        for observation in seen.tolist():  # all actions had probability 1/3
+            ratio = 3 * weights[action_of[observation]] / sum(weights)
+            divergences[-1] += (ratio - 1 - math.log(ratio)) / len(seen)
+    middle = sum(sorted(divergences)[5:7]) / 2
+    last = next(i for i, each in enumerate(divergences) if each > middle)
+    assert 0 < last < len(divergences) - 1
+    stopped, _, sync = make_learner(**options, target_kl=middle / 1.5)
+    stopped.update(make_batch(), progress=0.0)
+    assert sync.num_updates == last + 1
+    assert torch.equal(sync.parameters.parameter, parameters[last])
+
+
 def test_schedule_lowers_learning_rate_and_clip_range_together(monkeypatch) -> None:
     clip_ranges = []
 

@@ -215,6 +215,9 @@ CASES: dict[str, Callable[..., Tensor]] = {
         tells=True,
     ),
     "ppo": partial(policy_gradient, PPO, PPOConfig(**CLIPPED, **WHOLE, clip_value=True)),
+    "stopped_ppo": partial(
+        policy_gradient, PPO, PPOConfig(**MEASURED, **WHOLE, lr=0.1, epochs=8, target_kl=0.01)
+    ),
     "normalized_a2c": partial(normalized, A2C, A2CConfig(**NORMALIZED, lr=0.01)),
     "normalized_ppo": partial(normalized, PPO, PPOConfig(**NORMALIZED, **WHOLE)),
     "dqn": partial(q_learning, num_atoms=1, double=True, max_gradient_norm=0.05),

@@ -1,6 +1,7 @@
 """Runs that start from trained weights (``init``)."""
 
 import contextlib
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from accel_rl.training.train import train
 
 
 class FourActions(Catch):
-    spec = Catch.spec._replace(action=discrete(4))
+    spec = dataclasses.replace(Catch.spec, action=discrete(4))
 
 
 @pytest.fixture(scope="module")

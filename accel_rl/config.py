@@ -15,7 +15,7 @@ from accel_rl.envs import (
     probe_spec,
 )
 from accel_rl.envs.clipped import clipped
-from accel_rl.options import check_settings, option, when
+from accel_rl.options import check_settings, option, require, when
 from accel_rl.parallel import Adam, ParallelConfig
 from accel_rl.samplers import SamplerConfig
 from accel_rl.trackers import TENSORBOARD, check_trackers
@@ -125,6 +125,8 @@ class TrainConfig:
     checkpoint_interval: int | None = option(None, "watching", common=True)
     """Steps between two checkpoints; one is also written at the end.
     none: 500,000, or 3,750 * num_envs if that is larger."""
+    checkpoint_minutes: float | None = option(None, "watching", common=True)
+    """Minutes of training after which a checkpoint is written as well. none: by steps alone."""
     num_checkpoints: int = option(3, "watching")
     """Number of checkpoints to keep; older ones are deleted."""
     evaluation_interval: int = option(0, "watching", common=True)
@@ -211,8 +213,13 @@ class TrainConfig:
         self.learner.check_run(self)
 
     def _check_ways_of_running(self) -> None:
-        if self.max_minutes is not None and not self.max_minutes > 0:
-            raise ValueError(f"max_minutes is {self.max_minutes}; it must be above 0")
+        require(self, "above 0", lambda value: value > 0, "max_minutes", "checkpoint_minutes")
+        is_apart = self.num_learners > 1 and self.parallel.sync == "store"
+        if self.checkpoint_minutes is not None and is_apart:
+            raise ValueError(
+                f"checkpoint_minutes={self.checkpoint_minutes} is for one learner or "
+                f"sync=all_reduce; use checkpoint_interval with sync=store"
+            )
         if self.overlap and self.parallel.pull_steps is not None:
             raise ValueError(
                 f"overlap=true acts with the parameters of the rollout's start, and pull_steps="

@@ -34,6 +34,7 @@ class TrainOptions(TypedDict, total=False):
     tracker: Sequence[str]
     log_interval: int | None
     checkpoint_interval: int | None
+    checkpoint_minutes: float | None
     num_checkpoints: int
     evaluation_interval: int
     evaluation_steps: int

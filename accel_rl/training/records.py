@@ -86,6 +86,7 @@ class Records:
         self._learner_metrics = LearnerMetrics(sync.parameters.gradient.device)
         self._log = Interval(config.row_steps, self.steps)
         self._checkpoint = Interval(config.checkpoint_steps, self.steps)
+        self._is_time = False  # a checkpoint is due by `checkpoint_minutes`
         self._saved_steps = -1 if saved is None else self.steps
         self._has_unsaved_evaluation = False
         if self._progress is not None:
@@ -110,7 +111,7 @@ class Records:
     def begin(self, times: SamplerTimes) -> None:
         """Training starts now, with the sampler's clocks at ``times``."""
         self._times = times
-        self._began = self._shown = self._drawn = perf_counter()
+        self._began = self._shown = self._drawn = self._saved_at = perf_counter()
         self._first = self._before_last_row = self._last_row = self._read()
 
     def pause(self, seconds: float) -> None:
@@ -142,7 +143,7 @@ class Records:
 
     def saves_at(self, steps: int) -> bool:
         """Return whether a checkpoint is due when `after_update` is called with ``steps``."""
-        return self._checkpoint.is_ahead(steps)
+        return self._is_time or self._checkpoint.is_ahead(steps)
 
     def after_update(
         self,
@@ -175,10 +176,15 @@ class Records:
             if now - self._drawn >= CURVE_SECONDS and self._progress is not None:
                 is_drawn = self.draw_curve()
                 self._drawn = now if is_drawn else math.inf  # else its warning would come again
-        if self._checkpoint.is_due(steps):
-            began = perf_counter()
-            self.save(steps // self._config.checkpoint_steps * self._config.checkpoint_steps)
-            self._spent["saving"] += perf_counter() - began
+        if self._checkpoint.is_due(steps) or self._is_time:
+            began, interval = perf_counter(), self._config.checkpoint_steps
+            self.save(steps if self._is_time else steps // interval * interval)
+            self._saved_at = perf_counter()
+            self._spent["saving"] += self._saved_at - began
+        if (minutes := self._config.checkpoint_minutes) is not None:
+            # After the next iteration, so that learners in step, and a rollout ahead, agree.
+            is_time = perf_counter() >= self._saved_at + 60 * minutes
+            self._is_time = bool(self._team.largest(int(is_time)))
 
     def write_row(self, *, alone: bool = False) -> None:
         """Write a row of metrics about the time since the last row, or post a report for it.

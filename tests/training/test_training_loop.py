@@ -92,6 +92,19 @@ def test_rows_and_checkpoints_have_their_shares_of_the_time(tmp_path, monkeypatc
     assert (split.learning, split.logging, split.saving) == pytest.approx((5 / 31, 20 / 31, 6 / 31))
 
 
+def test_checkpoints_are_written_by_minutes_as_well(tmp_path, monkeypatch) -> None:
+    now, tape = [0.0], Tape()
+    monkeypatch.setattr("accel_rl.training.records.perf_counter", lambda: now[0])
+
+    def one_minute() -> None:
+        now[0] += 60.0
+
+    config = make_config(total_steps=40, checkpoint_interval=28, checkpoint_minutes=2.0)
+    run(config, tmp_path, tape, learner=FakeLearner(tape, on_update=one_minute))
+    # After 8 steps two minutes are over, and again after 20 and after 36, since 12, 24 and 28.
+    assert [each for each in tape if "save" in each] == ["save 12", "save 24", "save 28", "save 40"]
+
+
 @pytest.mark.slow
 def test_evaluation_takes_no_training_time(tmp_path, monkeypatch) -> None:
     now = [0.0]

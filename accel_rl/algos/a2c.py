@@ -34,7 +34,7 @@ from accel_rl.algos.actor_critic import (
 from accel_rl.algos.learner import remaining
 from accel_rl.algos.optimizer import masked_mean, sums
 from accel_rl.algos.returns import importance_ratio, vtrace
-from accel_rl.algos.task import (
+from accel_rl.algos.specs import (
     Batch,
     LearnerSpec,
     RunOptions,

@@ -13,7 +13,7 @@ from accel_rl.agents import PolicyAgent, RolloutTensors, make_distribution
 from accel_rl.algos.learner import Learner, LearnerConfig, name_of
 from accel_rl.algos.normalization import Normalization
 from accel_rl.algos.returns import fold_truncation, generalized_advantages, values_beyond
-from accel_rl.algos.task import LearnerSpec, NetworkSpec
+from accel_rl.algos.specs import LearnerSpec, NetworkSpec
 from accel_rl.models import PolicyValue, Sequences, make_model
 from accel_rl.options import option, require
 from accel_rl.parallel import GradientSync

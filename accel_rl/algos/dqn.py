@@ -53,7 +53,7 @@ from accel_rl.algos.replay import (
 )
 from accel_rl.algos.replay_config import ReplayConfig
 from accel_rl.algos.replay_learner import ReplayLearner
-from accel_rl.algos.task import LearnerSpec, NetworkSpec, RunOptions, shares_updates
+from accel_rl.algos.specs import LearnerSpec, NetworkSpec, RunOptions, shares_updates
 from accel_rl.options import option, require, when
 from accel_rl.parallel import Adam, FlatParameters, GradientSync, RMSProp, UpdateRule
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from accel_rl.agents import Agent, RolloutTensors
 from accel_rl.algos.optimizer import Optimizer
-from accel_rl.algos.task import Batch, LearnerSpec, NetworkSpec, RunOptions, SamplerOptions
+from accel_rl.algos.specs import Batch, LearnerSpec, NetworkSpec, RunOptions, SamplerOptions
 from accel_rl.graphs import Graphs
 from accel_rl.options import check_settings, option, require
 from accel_rl.parallel import GradientSync, UpdateRule

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from accel_rl.agents import RolloutTensors
 from accel_rl.algos.learner import LearnerConfig, check_halves, restore
-from accel_rl.algos.task import Batch, RunOptions, SamplerOptions
+from accel_rl.algos.specs import Batch, RunOptions, SamplerOptions
 from accel_rl.models import Sequences
 from accel_rl.options import require
 from accel_rl.spaces import map_leaves

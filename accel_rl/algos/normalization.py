@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from accel_rl.agents import Normalizer, PolicyAgent, RolloutTensors
 from accel_rl.algos.returns import discounted_returns
-from accel_rl.algos.task import LearnerSpec
+from accel_rl.algos.specs import LearnerSpec
 from accel_rl.models.joined import convolves, indicated
 from accel_rl.parallel import GradientSync
 from accel_rl.spaces import ACTION_MASK, OBSERVATION, Leaf, without_mask

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from accel_rl.algos.norms import Norms
+from accel_rl.algos.measure import Norms, cosine
 from accel_rl.graphs import Fixed, Graphs, Pool
 from accel_rl.parallel import GradientSync, Local
 
@@ -164,7 +164,8 @@ class Optimizer:
         if self._norms is not None:
             measured |= self._norms.end(norm)
         if self._half is not None:
-            measured[COSINE] = self._cosine(self._half)
+            # Clipping, which has come between, is a factor.
+            measured[COSINE] = cosine(self._half, self._sync.parameters.gradient)
         return measured
 
     def take_metrics(self, **more: Tensor) -> dict[str, Tensor]:
@@ -203,15 +204,6 @@ class Optimizer:
         gradient = self._sync.parameters.gradient
         # A copy: the next gradient is written into the same memory.
         return self._sync.sum(gradient * (1 if num_samples is None else num_samples))
-
-    def _cosine(self, half: Tensor) -> Tensor:
-        """Return the cosine of ``half`` and the gradient just used, 0-d; 0 if one of them is 0.
-
-        Clipping, which has come between, is a factor.
-        """
-        gradient = self._sync.parameters.gradient
-        norms: Tensor = torch.linalg.vector_norm(half) * torch.linalg.vector_norm(gradient)
-        return half.dot(gradient) / norms.clamp(min=torch.finfo(norms.dtype).tiny)
 
 
 def as_metric(name: str, value: Any, device: torch.device) -> Tensor:

@@ -27,7 +27,7 @@ from accel_rl.algos.actor_critic import (
 from accel_rl.algos.learner import remaining
 from accel_rl.algos.minibatches import MinibatchConfig, Minibatches, all_steps, choose
 from accel_rl.algos.optimizer import Deferred, masked_mean, masked_shares, sums
-from accel_rl.algos.task import LearnerSpec
+from accel_rl.algos.specs import LearnerSpec
 from accel_rl.models import PolicyValue, Sequences
 from accel_rl.options import option, require, when
 from accel_rl.parallel import Adam, GradientSync

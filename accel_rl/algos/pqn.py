@@ -31,7 +31,7 @@ from accel_rl.algos.q_learning import (
     squared_loss,
 )
 from accel_rl.algos.returns import fold_truncation, lambda_returns, values_beyond
-from accel_rl.algos.task import LearnerSpec, NetworkSpec
+from accel_rl.algos.specs import LearnerSpec, NetworkSpec
 from accel_rl.models import Sequences
 from accel_rl.options import option, require
 from accel_rl.parallel import GradientSync, RAdam

@@ -16,7 +16,7 @@ from torch import Tensor
 from accel_rl.agents import QAgent
 from accel_rl.agents.distributions import masked, split_mask
 from accel_rl.algos.replay import SequenceBatch, Transitions
-from accel_rl.algos.task import NetworkSpec
+from accel_rl.algos.specs import NetworkSpec
 from accel_rl.models import QHead, QModel, RecurrentModel, Sequences, make_model
 from accel_rl.models.memory import run
 from accel_rl.spaces import first_leaf, map_leaves, without_mask

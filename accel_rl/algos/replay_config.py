@@ -13,7 +13,7 @@ from accel_rl.agents import Agent, RolloutTensors
 from accel_rl.algos.learner import LearnerConfig, check_halves
 from accel_rl.algos.optimizer import as_metric
 from accel_rl.algos.replay import ReplaySpec, SequenceBatch, Transitions, send
-from accel_rl.algos.task import Batch, LearnerSpec, RunOptions, SamplerOptions
+from accel_rl.algos.specs import Batch, LearnerSpec, RunOptions, SamplerOptions
 from accel_rl.options import option, require
 from accel_rl.spaces import map_leaves
 

@@ -15,7 +15,7 @@ from accel_rl.algos.optimizer import Deferred
 from accel_rl.algos.replay import Replay, ReplaySpec, SequenceReplay
 from accel_rl.algos.replay.spec import replay_device
 from accel_rl.algos.replay_config import PACE_METRICS, Pace, sent
-from accel_rl.algos.task import LearnerSpec
+from accel_rl.algos.specs import LearnerSpec
 from accel_rl.graphs import Graphs
 from accel_rl.parallel import GradientSync
 

@@ -26,7 +26,7 @@ from accel_rl.algos.optimizer import masked_shares, sums
 from accel_rl.algos.replay import Transitions
 from accel_rl.algos.replay_config import ReplayConfig
 from accel_rl.algos.replay_learner import ReplayLearner
-from accel_rl.algos.task import LearnerSpec, NetworkSpec
+from accel_rl.algos.specs import LearnerSpec, NetworkSpec
 from accel_rl.models.soft import SoftModel, flat
 from accel_rl.options import option, require
 from accel_rl.parallel import Adam, GradientSync

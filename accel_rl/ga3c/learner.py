@@ -21,7 +21,7 @@ from accel_rl.algos.a2c import A2CLoss
 from accel_rl.algos.actor_critic import evaluate, make_policy_agent
 from accel_rl.algos.learner import LearnerConfig, check_halves, name_of, remaining
 from accel_rl.algos.optimizer import Optimizer, sums
-from accel_rl.algos.task import LearnerSpec, NetworkSpec, RunOptions
+from accel_rl.algos.specs import LearnerSpec, NetworkSpec, RunOptions
 from accel_rl.graphs import Graphs
 from accel_rl.models import PolicyValue, Sequences
 from accel_rl.options import option, require

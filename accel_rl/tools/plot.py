@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from accel_rl.algos.norms import KINDS
+from accel_rl.algos.measure import KINDS
 from accel_rl.algos.optimizer import COSINE
 from accel_rl.runs.figures import (
     COLOURS,

@@ -461,7 +461,7 @@ interval_of_two_draws tools/intervals.py tools/test_intervals.py
 vector_seeds_alike vector/arguments.py vector/test_vector_env_use.py
 - seed = range(int(seed), int(seed) + num_envs)
 + seed = [int(seed)] * num_envs
-layer_norms_of_clipped_gradient algos/norms.py algos/test_algos_optimizer.py
+layer_norms_of_clipped_gradient algos/measure.py algos/test_algos_optimizer.py
 - by_layer[1] *= gradient_norm
 + by_layer[1] *= whole[1]
 pace_ignores_other_learners algos/replay_config.py algos/test_algos_dqn.py

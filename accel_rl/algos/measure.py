@@ -1,4 +1,4 @@
-"""L2 norms of parameters, gradients and steps, whole and by layer.
+"""What is measured of updates: L2 norms, whole and by layer, and the cosine of gradients.
 
 A layer is a module that owns parameters: its weights and biases together, under its name in the
 model. Stooke and Abbeel 2018 (arXiv:1803.02811), figure 8, compare these between batch sizes.
@@ -23,7 +23,7 @@ class Norms:
     """The norms of an update; takes a copy of the parameters before it, and one of the initial.
 
     ``names``: of the values: whole ones, then by layer as ``step_norm/convs.0``. The norm of the
-    whole gradient before clipping is the `GradientSync`'s to tell; that after it is here.
+    whole gradient is the one after clipping; a `GradientSync` returns the one before.
     """
 
     def __init__(self, parameters: FlatParameters) -> None:
@@ -35,14 +35,13 @@ class Norms:
         self.names = (*whole, *(f"{kind}/{layer}" for kind in KINDS for layer in self._layers))
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds: the initial parameters."""
         return {"initial_parameters": self._flat.to_named(self._initial)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         self._flat.from_named_(self._initial, state["initial_parameters"])
 
     def begin(self) -> None:
-        """To be called just before an update."""
+        """Remember the parameters, just before an update."""
         self._before.copy_(self._flat.parameter)
 
     @torch.no_grad()
@@ -63,3 +62,9 @@ class Norms:
 
     def _by_layer(self, flat: Tensor) -> Tensor:
         return torch.stack([torch.linalg.vector_norm(flat[each]) for each in self._layers.values()])
+
+
+def cosine(a: Tensor, b: Tensor) -> Tensor:
+    """Return the cosine of two vectors, 0-d; 0 if one of them is 0."""
+    norms: Tensor = torch.linalg.vector_norm(a) * torch.linalg.vector_norm(b)
+    return a.dot(b) / norms.clamp(min=torch.finfo(norms.dtype).tiny)

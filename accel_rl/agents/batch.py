@@ -63,21 +63,21 @@ class RolloutTensors(NamedTuple):
             and that of another, so that a CUDA graph may read them where they are.
     """
 
-    observation: Any  # [T + 1, B, ...]
-    action: Any  # [T, B, ...]
-    reward: Tensor  # [T, B] float32
-    terminated: Tensor  # [T, B] bool
-    truncated: Tensor  # [T, B] bool
-    valid: Tensor  # [T, B] bool, False where no step was taken
-    final_observation: Any  # [M, ...]
-    final_step: Tensor  # [M] int64, the step t of each
-    final_env: Tensor  # [M] int64, its column b
-    recurrent_state: Tensor | None = None  # [T + 1, B, S], see `Remembered`
-    normalizer: Normalizer | None = None  # of observations, as they were acted upon
-    log_prob: Tensor | None = None  # [T, B] float32, of the actions, under the policy that acted
-    value: Tensor | None = None  # [T, B] float32, of the observations, of the network that acted
-    previous: Tensor | None = None  # [T + 1, B, P], see `Remembered`
-    host: HostFlags | None = None  # on a GPU
+    observation: Any
+    action: Any
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor
+    final_observation: Any
+    final_step: Tensor
+    final_env: Tensor
+    recurrent_state: Tensor | None = None
+    normalizer: Normalizer | None = None
+    log_prob: Tensor | None = None
+    value: Tensor | None = None
+    previous: Tensor | None = None
+    host: HostFlags | None = None
     stays: bool = False
 
     @property
@@ -94,17 +94,17 @@ class RolloutTensors(NamedTuple):
         Args:
             change: the function.
         """
-        tensors: list[Any] = [map_leaves(change, each) for each in self[:9]]
-        names = ("recurrent_state", "log_prob", "value", "previous")
-        given = {name: getattr(self, name) for name in names}
-        more: dict[str, Any] = {
-            name: change(each) for name, each in given.items() if each is not None
+        kept: dict[str, Any] = {"normalizer": self.normalizer, "host": self.host, "stays": False}
+        tensors = {name: each for name, each in self._asdict().items() if name not in kept}
+        changed: dict[str, Any] = {
+            name: None if each is None else map_leaves(change, each)
+            for name, each in tensors.items()
         }
-        return RolloutTensors(*tensors)._replace(normalizer=self.normalizer, host=self.host, **more)
+        return RolloutTensors(**changed, **kept)
 
     def without_finals(self) -> RolloutTensors:
         """Return the rollout with ``M`` = 0, which has the same shape every time."""
-        observation, step, env = (map_leaves(_none_of, each) for each in self[6:9])
+        observation, step, env = (map_leaves(lambda x: x[:0], each) for each in self[6:9])
         host = self.host
         if host is not None:
             host = host._replace(final_step=host.final_step[:0], final_env=host.final_env[:0])
@@ -129,7 +129,3 @@ class RolloutTensors(NamedTuple):
         if previous is not None:
             previous = previous[rows].masked_fill(is_first.unsqueeze(2), 0)
         return Sequences(self.recurrent_state[rows.start], is_first, previous)
-
-
-def _none_of(tensor: Tensor) -> Tensor:
-    return tensor[:0]

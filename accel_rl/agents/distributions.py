@@ -67,7 +67,7 @@ class Distribution(nn.Module):
             outputs: ``[N, P]``.
             mask: an action mask of the space, see `accel_rl.spaces`. None allows everything.
         """
-        raise NotImplementedError
+        return masked(outputs, mask)
 
     def draw(self, outputs: Tensor, noise: Tensor, mask: Any = None) -> Any:
         """Return random actions ``[N, ...]``, without gradient.
@@ -140,9 +140,6 @@ class Categorical(Distribution):
         super().__init__()
         self.num_outputs = n
 
-    def mask(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
-        return masked(outputs, mask)
-
     def draw(self, outputs: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
         return sample_categorical(outputs, noise, mask)
 
@@ -203,9 +200,6 @@ class Factored(Distribution):
             place[i, : end - begin] = np.arange(begin, end)
         self._place = torch.tensor(place, device=device)
 
-    def mask(self, outputs: Tensor, mask: Tensor | None) -> Tensor:
-        return masked(outputs, mask)
-
     def draw(self, outputs: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
         logits = self._logits(outputs)
         N, k, m = logits.shape
@@ -239,9 +233,8 @@ class Factored(Distribution):
 class Gaussian(Distribution):
     """``D`` independent normal numbers, of ``D`` means, and deviations that are parameters.
 
-    Actions are drawn without bounds, and `Clipped`
-    environments clip them, so that the density is that of what was drawn. With ``in_units`` means
-    and deviations are in the units of the leaf.
+    Actions are drawn without bounds, and `Clipped` environments clip them, so that the density is
+    that of what was drawn. With ``in_units`` means and deviations are in the units of the leaf.
     """
 
     def __init__(self, leaf: Leaf, device: torch.device, *, in_units: bool = True) -> None:
@@ -254,9 +247,6 @@ class Gaussian(Distribution):
         self._has_units = in_units and not bool((middle == 0).all() and (unit == 1).all())
         self._middle, self._unit = middle, unit
         self._log_unit = float(unit.log().sum()) if self._has_units else 0.0
-
-    def mask(self, outputs: Tensor, mask: None) -> Tensor:
-        return outputs
 
     def draw(self, outputs: Tensor, noise: Tensor, mask: None = None) -> Tensor:
         normal = standard_normal(noise, self.num_noise)

@@ -34,13 +34,7 @@ from accel_rl.algos.actor_critic import (
 from accel_rl.algos.learner import remaining
 from accel_rl.algos.optimizer import masked_mean, sums
 from accel_rl.algos.returns import importance_ratio, vtrace
-from accel_rl.algos.specs import (
-    Batch,
-    LearnerSpec,
-    RunOptions,
-    SamplerOptions,
-    shares_updates,
-)
+from accel_rl.algos.specs import LearnerSpec, RunOptions, shares_updates
 from accel_rl.models import PolicyValue
 from accel_rl.options import option, require
 from accel_rl.parallel import GradientSync, RMSProp
@@ -109,10 +103,6 @@ class A2CConfig(ActorCriticConfig):
         if self.normalize_advantage and shares_updates(run):
             return "normalize_advantage=true of several learners, who meet within A2C's loss"
         return super().never_recorded(run)
-
-    def batches(self, sampler: SamplerOptions) -> dict[str, Batch]:
-        """Return the batches that learners in step must be able to divide: environments."""
-        return {"num_envs": Batch(sampler.num_envs)}
 
     def learning_rate(self, num_envs: int, progress: float) -> float:
         """For ``num_envs`` environments in all, ``progress`` in [0, 1] of the schedule done."""

@@ -29,7 +29,6 @@ from accel_rl.algos.learner import name_of
 from accel_rl.algos.optimizer import masked_mean, masked_shares
 from accel_rl.algos.q_learning import (
     QOutputs,
-    best_actions,
     categorical_loss,
     huber_loss,
     importance_weights,
@@ -78,7 +77,6 @@ class DQNConfig(ReplayConfig):
         ValueError: a value is out of range, or options do not fit each other.
     """
 
-    # 0.03 and 0.13 were saved in two comparisons, benchmarks/results/training_gate_2cores.json.
     learns_sequences: ClassVar[bool] = True
 
     lr: float = option(2.5e-4, common=True)
@@ -376,9 +374,9 @@ class DQN(ReplayLearner):
             outputs: outputs of the networks for the steps.
             batch: the steps from the replay.
         """
-        agent, rescales = self.agent, self.config.value_rescaling
+        agent = self.agent
         reward, discount, mask = batch.reward.flatten(), batch.discount.flatten(), outputs.next_mask
-        action_t = best_actions(masked(agent.q_values(outputs.choosing), mask))
+        action_t = masked(agent.q_values(outputs.choosing), mask).argmax(1)
         if mask is not None:  # after an observation that allows nothing comes nothing
             discount = discount * mask.ne(0).any(1)
         if agent.support is not None:
@@ -386,7 +384,7 @@ class DQN(ReplayLearner):
             probability_t = outputs.target[rows, action_t].softmax(1)
             return project(reward, discount, probability_t, agent.support)
         value_t = agent.q_values(outputs.target)
-        if rescales:
+        if self.config.value_rescaling:
             return rescale(q_target(reward, discount, rescale_back(value_t), action_t))
         return q_target(reward, discount, value_t, action_t)
 

@@ -187,12 +187,6 @@ def best_values(q_value: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 @torch.no_grad()
-def best_actions(q_value: Tensor) -> Tensor:
-    """The action of the largest value: ``[N, A] -> [N]`` int64."""
-    return q_value.argmax(1)
-
-
-@torch.no_grad()
 def q_target(
     reward_t: Tensor, discount_t: Tensor, target_q_value_t: Tensor, action_t: Tensor
 ) -> Tensor:

@@ -9,14 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from math import prod, sqrt
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from accel_rl.models.image import MINATAR_NET, NATURE_NET, ImageSpec, Picture, flattened, make_convs
 from accel_rl.models.mlp import linear
 from accel_rl.models.q_value import QHead, QModel
+from accel_rl.models.soft import flat
 
 PQN_NET = replace(NATURE_NET, name="pqn")
 """The convolutions of Mnih et al. 2015 and its hidden layer. The heads are not used."""
@@ -35,22 +36,7 @@ q_output = partial(linear, gain=sqrt(2))
 """Makes the last layer, of as many inputs and outputs as it is given."""
 
 
-class NormalizedTrunk(nn.Module):
-    """The layers before the last one.
-
-    Attributes:
-        num_features: Numbers that the layers give for an observation, ``F``.
-    """
-
-    num_features: int
-
-    def __call__(self, observation: Tensor) -> Tensor:
-        """Return ``[N, F]`` float of observations ``[N, ...]``."""
-        output: Tensor = super().__call__(observation)
-        return output
-
-
-class NormalizedImageTrunk(NormalizedTrunk):
+class NormalizedImageTrunk(nn.Module):
     """Convolutions and a fully connected layer, each normalized before its ReLU.
 
     A feature map is normalized as a whole, over channels, rows and columns.
@@ -87,7 +73,7 @@ class NormalizedImageTrunk(NormalizedTrunk):
         return F.relu_(self.norm(self.hidden(flattened(x))))
 
 
-class NormalizedMLPTrunk(NormalizedTrunk):
+class NormalizedMLPTrunk(nn.Module):
     """Two layers, of 120 and 84 units, each normalized before its ReLU.
 
     Args:
@@ -106,8 +92,7 @@ class NormalizedMLPTrunk(NormalizedTrunk):
 
     def forward(self, observation: Tensor) -> Tensor:
         """``observation``: ``[N, ...]`` of any real dtype, flattened to float32, not scaled."""
-        x = observation.reshape(observation.shape[0], -1).to(torch.float32)
-        output: Tensor = self.layers(x)
+        output: Tensor = self.layers(flat(observation))
         return output
 
 
@@ -115,14 +100,14 @@ class NormalizedQNetwork(QModel):
     """A trunk with layer normalization and a linear layer.
 
     Args:
-        trunk: The layers before the last one.
+        trunk: The layers before the last one, which give ``num_features`` numbers.
         head: Outputs of the network.
 
     Raises:
         ValueError: It is to have two streams.
     """
 
-    def __init__(self, trunk: NormalizedTrunk, head: QHead) -> None:
+    def __init__(self, trunk: Any, head: QHead) -> None:
         super().__init__()
         num_actions, num_atoms, is_dueling = head
         if is_dueling:

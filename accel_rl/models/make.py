@@ -30,7 +30,6 @@ from accel_rl.models.layer_norm import (
     NormalizedImageTrunk,
     NormalizedMLPTrunk,
     NormalizedQNetwork,
-    NormalizedTrunk,
     q_output,
 )
 from accel_rl.models.memory import MemorySpec, WithMemory
@@ -125,7 +124,12 @@ def _make_q_model(
 ) -> nn.Module:
     trunk: Any
     if name == "pqn":
-        trunk = _make_normalized_trunk(observation)
+        picture = picture_of(observation)
+        specs = [each for each in (PQN_NET, PQN_MINATAR_NET) if each.fits(picture)]
+        if picture is None or not specs:
+            trunk = NormalizedMLPTrunk(observation.shape)
+        else:
+            trunk = NormalizedImageTrunk(specs[0], picture)
         if memory is None:
             return NormalizedQNetwork(trunk, head)
         width = min(trunk.num_features, LSTM_WIDTH)
@@ -150,14 +154,6 @@ def fits_images(name: str, observation: Leaf) -> bool:
     """Whether observations are pictures that are large enough for the network ``name``, if it is
     one for pictures."""
     return name not in _IMAGE_SPECS or _IMAGE_SPECS[name].fits(picture_of(observation))
-
-
-def _make_normalized_trunk(observation: Leaf) -> NormalizedTrunk:
-    picture = picture_of(observation)
-    for spec in (PQN_NET, PQN_MINATAR_NET):
-        if spec.fits(picture):
-            return NormalizedImageTrunk(spec, picture)
-    return NormalizedMLPTrunk(observation.shape)
 
 
 def _choose(

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from accel_rl.models.memory import PLAIN_LSTM, MemorySpec, RecurrentModel, Sequences, WithMemory
 from accel_rl.models.policy_value import PolicyValue, PolicyValueModel
+from accel_rl.models.soft import flat
 
 HIDDEN = 64
 
@@ -23,12 +24,17 @@ class MLP(PolicyValueModel):
 
     def __init__(self, observation_shape: tuple[int, ...], num_actions: int) -> None:
         super().__init__()
-        self.policy = make_layers(prod(observation_shape), num_actions, output_gain=0.01)
-        self.value = make_layers(prod(observation_shape), 1, output_gain=1.0)
+
+        def layers(num_outputs: int, gain: float) -> nn.Sequential:
+            return nn.Sequential(
+                *hidden_layers(prod(observation_shape)), linear(HIDDEN, num_outputs, gain)
+            )
+
+        self.policy, self.value = layers(num_actions, 0.01), layers(1, 1.0)
 
     def forward(self, observation: Tensor) -> PolicyValue:
         """``observation``: ``[N, ...]`` of any real dtype, flattened to float32, not scaled."""
-        x = _flatten(observation)
+        x = flat(observation)
         return PolicyValue(self.policy(x), self.value(x).squeeze(1))
 
 
@@ -57,7 +63,7 @@ class RecurrentMLP(RecurrentModel):
 
     def forward(self, observation: Tensor, sequences: Sequences) -> tuple[PolicyValue, Tensor]:
         """As `RecurrentModel.forward`; ``observation`` of any real dtype, not scaled."""
-        x = _flatten(observation)
+        x = flat(observation)
         of_policy, of_value = sequences.state.chunk(2, 1)
         logits, after_policy = self.policy(x, sequences._replace(state=of_policy))
         value, after_value = self.value(x, sequences._replace(state=of_value))
@@ -68,17 +74,7 @@ class FlatNumbers(nn.Module):
     """Numbers of any real dtype in one row of float32, not scaled."""
 
     def forward(self, observation: Tensor) -> Tensor:
-        """``observation``: ``[N, ...]``."""
-        return _flatten(observation)
-
-
-def make_layers(num_inputs: int, num_outputs: int, output_gain: float) -> nn.Sequential:
-    """Two tanh layers and a linear one, with orthogonal initial weights."""
-    return nn.Sequential(*hidden_layers(num_inputs), linear(HIDDEN, num_outputs, gain=output_gain))
-
-
-def _flatten(observation: Tensor) -> Tensor:
-    return observation.reshape(observation.shape[0], -1).to(torch.float32)
+        return flat(observation)
 
 
 def hidden_layers(num_inputs: int) -> list[nn.Module]:

@@ -53,5 +53,4 @@ class SharedNetwork(PolicyValueModel):
         return PolicyValue(self.policy(x), self.value(x).squeeze(1))
 
     def forward(self, observation: Tensor) -> PolicyValue:
-        """``observation``: ``[N, ...]``."""
         return self.heads(self.features(observation))

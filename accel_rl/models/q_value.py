@@ -7,11 +7,11 @@ from functools import partial
 from math import prod, sqrt
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from accel_rl.models.image import ImageSpec, Picture, flat_maps, make_convs, normc_
+from accel_rl.models.soft import flat
 
 DUELING_GRADIENT_SCALE = 1 / sqrt(2)
 
@@ -62,7 +62,6 @@ class QHeads(nn.Module):
         self._output_shape = num_actions, num_atoms
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x``: ``[N, F]``."""
         if self.value is None:
             output: Tensor = self.advantage(x).view(-1, *self._output_shape)
             return output
@@ -121,7 +120,7 @@ class MLPQNetwork(QModel):
 
     def forward(self, observation: Tensor) -> Tensor:
         """``observation``: ``[N, ...]`` of any real dtype, flattened to float32, not scaled."""
-        x = observation.reshape(observation.shape[0], -1).to(torch.float32)
+        x = flat(observation)
         advantage = self.advantage(x).view(-1, *self._output_shape)
         return advantage if self.value is None else duel(self.value(x), advantage)
 

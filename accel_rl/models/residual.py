@@ -82,7 +82,6 @@ class _Block(nn.Module):
         self.second = nn.Conv2d(channels, *_same(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x``: ``[N, C, H, W]``, as the output."""
         output: Tensor = self.second(F.relu_(self.first(x.relu())))
         return output.add_(x)
 

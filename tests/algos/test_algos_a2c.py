@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from flat_views import check_views
-from made_rollouts import LinearModel, numbers, task_of
+from made_rollouts import LinearModel, learner_of, numbers, task_of
 from tiers import first_quick
 from torch import Tensor
 
@@ -14,7 +14,7 @@ from accel_rl.agents import PolicyAgent, RolloutTensors
 from accel_rl.algos import A2C, A2CConfig, evaluate_steps
 from accel_rl.algos.actor_critic import bootstrap_values
 from accel_rl.models import PolicyValueModel, make_model
-from accel_rl.parallel import FlatParameters, Local
+from accel_rl.parallel import FlatParameters
 from accel_rl.spaces import Leaf
 
 pytestmark = pytest.mark.numeric
@@ -23,9 +23,8 @@ T, B, NUM_ACTIONS = 5, 4, 3
 
 
 def make_learner(model: PolicyValueModel, config: A2CConfig) -> tuple[A2C, FlatParameters]:
-    flat = FlatParameters(model)
-    sync = Local(flat, config.rule, config.max_gradient_norm)
-    return A2C(PolicyAgent(model), config, sync, task_of(T, B)), flat
+    learner = learner_of(config, PolicyAgent(model), task_of(T, B))
+    return learner, learner.sync.parameters
 
 
 def make_batch(seed: int = 0) -> RolloutTensors:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import stable_baselines3 as sb3
 import torch
-from made_rollouts import acted, made_rollout, task_of
+from made_rollouts import acted, learner_of, made_rollout, task_of
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.sb2_compat.rmsprop_tf_like import RMSpropTFLike
@@ -18,10 +18,10 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import Tensor
 
 from accel_rl.agents import PolicyAgent, RolloutTensors
-from accel_rl.algos import A2C, PPO, A2CConfig, PPOConfig
+from accel_rl.algos import A2CConfig, PPOConfig
 from accel_rl.models import make_model
 from accel_rl.models.image import ImageNetwork
-from accel_rl.parallel import FlatParameters, Local
+from accel_rl.parallel import FlatParameters
 from accel_rl.presets import a2c_baselines, ppo_baselines
 from accel_rl.spaces import Leaf
 
@@ -107,21 +107,19 @@ def read(other: OnPolicyAlgorithm) -> Tensor:
 
 
 def compare(
-    learner: A2C | PPO,
-    sync: Local,
-    model: ImageNetwork,
-    other: OnPolicyAlgorithm,
-    tolerance: float,
+    config: A2CConfig | PPOConfig, model: ImageNetwork, other: OnPolicyAlgorithm, tolerance: float
 ) -> None:
     """Four rollouts for both; they must move alike but for rounding."""
     other.set_logger(Logger(None, []))
     write(other, model)
-    start = sync.parameters.parameter.clone()
+    learner = learner_of(config, PolicyAgent(model), task_of(T, B))
+    flat = learner.sync.parameters
+    start = flat.parameter.clone()
     for seed in range(4):
         batch = make_batch(seed)
         learner.update(acted(learner.agent, batch), progress=0.0)
         train_other(other, batch)
-    ours, theirs = sync.parameters.parameter - start, read(other) - start
+    ours, theirs = flat.parameter - start, read(other) - start
     assert theirs.norm() > 0
     assert (ours - theirs).norm() < tolerance * theirs.norm()
 
@@ -130,7 +128,6 @@ def compare(
 def test_a2c_with_the_numbers_of_baselines() -> None:
     model, config = make_network(), a2c_baselines().learner
     assert isinstance(config, A2CConfig)
-    sync = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
     rule = {"alpha": 0.99, "eps": 1e-5, "weight_decay": 0}
     other = sb3.A2C(
         "CnnPolicy",
@@ -142,8 +139,7 @@ def test_a2c_with_the_numbers_of_baselines() -> None:
         policy_kwargs={"optimizer_class": RMSpropTFLike, "optimizer_kwargs": rule},
         device="cpu",
     )
-    learner = A2C(PolicyAgent(model), config, sync, task_of(T, B))
-    compare(learner, sync, model, other, tolerance=0.002)
+    compare(config, model, other, tolerance=0.002)
 
 
 @pytest.mark.slow
@@ -161,7 +157,6 @@ def test_ppo_with_the_numbers_of_baselines() -> None:
         clip_value=False,
         adam_eps=1e-12,
     )
-    sync = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
     other = sb3.PPO(
         "CnnPolicy",
         DummyVecEnv([Pictures] * B),
@@ -176,6 +171,5 @@ def test_ppo_with_the_numbers_of_baselines() -> None:
         policy_kwargs={"optimizer_kwargs": {"eps": 1e-12}},
         device="cpu",
     )
-    learner = PPO(PolicyAgent(model), config, sync, task_of(T, B))
     # Without its epsilon Adam makes steps of rounding errors where gradients vanish.
-    compare(learner, sync, model, other, tolerance=0.02)
+    compare(config, model, other, tolerance=0.02)

@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from made_rollouts import vectors
+from made_rollouts import learner_of, vectors
 from tiers import first_quick
 from torch import Tensor
 
@@ -42,10 +42,17 @@ def make(ranks: Ranks = ALONE, env: EnvSpec = ENV, **options: Any) -> tuple[DQN,
     torch.manual_seed(0)
     agent = config.make_agent(NetworkSpec("auto", env, CPU))
     assert isinstance(agent, QAgent)
-    sync = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    learner = config.make_learner(agent, sync, LearnerSpec(env, B, T, 0, ranks))
-    assert isinstance(learner, DQN)
-    return learner, agent, sync
+    learner = learner_of(config, agent, LearnerSpec(env, B, T, 0, ranks))
+    return learner, agent, learner.sync
+
+
+def transitions(action: Tensor, **fields: Any) -> Transitions:
+    """Valid ones with rewards of 0 and a discount of 1/2, unless ``fields`` say otherwise."""
+    N = len(action)
+    usual: dict[str, Any] = {"reward": torch.zeros(N), "discount": torch.full((N,), 0.5)}
+    usual |= {"valid": torch.ones(N, dtype=torch.bool), "step": torch.arange(N)}
+    usual["env"] = torch.zeros(N, dtype=torch.int64)
+    return Transitions(action=action, **(usual | fields))
 
 
 def batches(seed: int = 0, stack: int = 1) -> Any:
@@ -57,13 +64,7 @@ def batches(seed: int = 0, stack: int = 1) -> Any:
 
 def test_learner_of_several_counts_the_steps_of_all_and_learns_from_its_own() -> None:
     """Without waiting for each other: this one starts when the others have taken 1,000 steps."""
-    small = DQNConfig(
-        batch_size=8, learning_starts=200, buffer_size=1200, target_update_interval=96
-    )
-    agent = small.make_agent(NetworkSpec("auto", ENV, CPU))
-    sync = Local(FlatParameters(agent.model), small.rule, None)
-    learner = small.make_learner(agent, sync, LearnerSpec(ENV, B, T, seed=0, ranks=Ranks(1, 2)))
-    assert isinstance(learner, DQN)
+    learner, agent, sync = make(Ranks(1, 2), learning_starts=200, buffer_size=1200)
     source = batches()
     assert learner.replay.spec.size == 600
     steps = 1000
@@ -73,7 +74,7 @@ def test_learner_of_several_counts_the_steps_of_all_and_learns_from_its_own() ->
         assert sync.num_updates == iteration * T * B  # batch 8, intensity 8
         is_renewed = steps // 96 > (steps - 3 * T * B) // 96
         assert torch.equal(learner._target.parameter, sync.parameters.parameter) == is_renewed
-    expected = 1 - 0.9 * steps / small.epsilon_steps
+    expected = 1 - 0.9 * steps / learner.config.epsilon_steps
     assert agent.epsilon[-1].item() == pytest.approx(expected, rel=1e-6)
 
 
@@ -81,11 +82,8 @@ def test_learner_of_several_counts_the_steps_of_all_and_learns_from_its_own() ->
 def test_learner_that_is_late_waits_until_there_is_something_to_draw(prioritized: bool) -> None:
     """The others have taken 1,000 steps before its first rollout, which has no whole stack."""
     env = replace(ENV, observation=Leaf((4, 3), np.dtype(np.float32)), frame_stack=4)
-    config = DQNConfig(batch_size=8, learning_starts=200, buffer_size=1200, prioritized=prioritized)
-    agent = config.make_agent(NetworkSpec("auto", env, CPU))
-    sync = Local(FlatParameters(agent.model), config.rule, None)
-    learner = config.make_learner(agent, sync, LearnerSpec(env, B, T, seed=0, ranks=Ranks(1, 2)))
-    assert isinstance(learner, DQN)
+    options: Any = {"learning_starts": 200, "buffer_size": 1200, "prioritized": prioritized}
+    learner, _, sync = make(Ranks(1, 2), env, **options)
     for iteration, batch in zip(range(2), batches(stack=4), strict=False):
         learner.update(batch, 0.0, 1000 + iteration * T * B)
         assert sync.num_updates == iteration * T * B  # batch 8, intensity 8
@@ -309,15 +307,12 @@ def test_prioritized_draws_move_with_the_errors() -> None:
 def test_loss_of_a_transition_goes_with_its_importance_weight_and_is_0_where_not_valid() -> None:
     learner, agent, _ = make(prioritized=True, gamma=0.5)
     g = torch.Generator().manual_seed(0)
-    batch = Transitions(
+    batch = transitions(
         observation=torch.randn(5, 3, generator=g),
         action=torch.randint(0, 2, (5,), generator=g),
         reward=torch.randn(5, generator=g),
-        discount=torch.full((5,), 0.5),
         next_observation=torch.randn(5, 3, generator=g),
         valid=torch.tensor([True, True, False, True, True]),
-        step=torch.arange(5),
-        env=torch.zeros(5, dtype=torch.int64),
     )
     weight = torch.rand(5, generator=g)
     loss, metrics, priority = learner.loss(batch, weight)
@@ -345,15 +340,11 @@ def test_rescaling_leaves_targets_that_neither_reward_nor_discount_changes() -> 
         learner, _, _ = make(value_rescaling=rescales)
         g = torch.Generator().manual_seed(1)
         learner._target.parameter.normal_(std=0.2, generator=g)
-        batch = Transitions(
+        batch = transitions(
             observation=torch.randn(5, 3, generator=g),
             action=torch.randint(0, 2, (5,), generator=g),
-            reward=torch.zeros(5),
             discount=torch.ones(5),
             next_observation=torch.randn(5, 3, generator=g),
-            valid=torch.ones(5, dtype=torch.bool),
-            step=torch.arange(5),
-            env=torch.zeros(5, dtype=torch.int64),
         )
         losses.append(learner.loss(batch)[0])
     assert losses[0].max() > 0.01 and torch.allclose(*losses, rtol=1e-3, atol=1e-4)
@@ -376,15 +367,11 @@ def test_target_is_the_value_of_the_best_action_that_the_mask_allows(double: boo
     learner._target.parameter.normal_(generator=g)
     sync.parameters.parameter.data.normal_(generator=g)
     seen, following = torch.randn(2, 5, 3, generator=g).unbind()
-    batch = Transitions(
+    batch = transitions(
         observation={"observation": seen, "action_mask": 1 - MASK.to(torch.int8)},
         action=torch.tensor([1, 0, 2, 3, 1]),
         reward=torch.randn(5, generator=g),
-        discount=torch.full((5,), 0.5),
         next_observation={"observation": following, "action_mask": MASK.to(torch.int8)},
-        valid=torch.ones(5, dtype=torch.bool),
-        step=torch.arange(5),
-        env=torch.zeros(5, dtype=torch.int64),
     )
     loss, metrics, _ = learner.loss(batch)
     q_value = agent.model(seen).squeeze(2)
@@ -416,16 +403,11 @@ def test_target_distribution_is_that_of_the_best_action_that_the_mask_allows(dou
     g = torch.Generator().manual_seed(0)
     for flat in (learner._target, sync.parameters):
         flat.parameter.normal_(generator=g)
-    following, discount = torch.randn(5, 3, generator=g), torch.full((5,), 0.5)
-    batch = Transitions(
+    following = torch.randn(5, 3, generator=g)
+    batch = transitions(
         observation={"observation": torch.zeros(5, 3), "action_mask": MASK},
         action=torch.zeros(5, dtype=torch.int64),
-        reward=torch.zeros(5),
-        discount=discount,
         next_observation={"observation": following, "action_mask": MASK},
-        valid=torch.ones(5, dtype=torch.bool),
-        step=torch.arange(5),
-        env=torch.zeros(5, dtype=torch.int64),
     )
     loss, _, _ = learner.loss(batch)
     logits = learner._target_model(following)
@@ -495,36 +477,32 @@ def test_dueling_scales_the_gradient_into_the_convolutions_alone(monkeypatch) ->
         torch.testing.assert_close(gradient, factor * gradients[1][name], rtol=1e-4, atol=1e-6)
 
 
+LONG_STACK = replace(ENV, observation=Leaf((300, 3), np.dtype(np.float32)), frame_stack=300)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"learning_starts": 10}, "learning_starts is 10; .* it must be at least 36"),
+        (
+            {"buffer_size": 24, "learning_starts": 24},
+            "buffer_size is 24; .* it must be at least 36",
+        ),
+        (
+            {"buffer_size": 71, "learning_starts": 71, "ranks": Ranks(1, 2)},
+            rf"is 71; with {2 * B} .* it must be at least 72",
+        ),
+        (
+            {"buffer_size": 9000, "learning_starts": 9000, "env": LONG_STACK},
+            "frame_stack is 300; .* stacks of up to 256 frames",
+        ),
     ],
 )
-def test_options_that_do_not_fit_rollouts_or_device_are_refused(
+def test_replay_that_does_not_fit_the_rollouts_is_refused(
     options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         make(**options)
-
-
-def test_replay_too_small_for_the_rollouts_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"buffer_size is 24; .* it must be at least 36"):
-        make(buffer_size=24, learning_starts=24)
-    config = DQNConfig(buffer_size=71, learning_starts=71)
-    agent = config.make_agent(NetworkSpec("auto", ENV, CPU))
-    sync = Local(FlatParameters(agent.model), config.rule, None)
-    with pytest.raises(ValueError, match=rf"is 71; with {2 * B} .* it must be at least 72"):
-        config.make_learner(agent, sync, LearnerSpec(ENV, B, T, seed=0, ranks=Ranks(1, 2)))
-
-
-def test_stack_too_long_for_a_replay_is_refused() -> None:
-    env = replace(ENV, observation=Leaf((300, 3), np.dtype(np.float32)), frame_stack=300)
-    config = DQNConfig()
-    agent = config.make_agent(NetworkSpec("auto", env, CPU))
-    sync = Local(FlatParameters(agent.model), config.rule, None)
-    with pytest.raises(ValueError, match=r"frame_stack is 300; .* stacks of up to 256 frames"):
-        config.make_learner(agent, sync, LearnerSpec(env, B, T, seed=0))
 
 
 def test_replays_of_learners_of_one_machine_must_fit_together(monkeypatch) -> None:

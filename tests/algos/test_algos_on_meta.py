@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from made_rollouts import learner_of
 from recorded_learners import CONFIGS, IMAGES, B, Run, T, rollouts
 from tiers import in_tiers
 from torch import Tensor
@@ -20,7 +21,6 @@ from accel_rl.agents import HostFlags, RolloutTensors
 from accel_rl.algos import LearnerSpec, NetworkSpec
 from accel_rl.algos.replay import Priorities, Replay, ReplaySpec
 from accel_rl.envs import EnvSpec
-from accel_rl.parallel import FlatParameters, Local
 from accel_rl.spaces import Leaf, discrete
 
 META = torch.device("meta")
@@ -127,8 +127,7 @@ def test_iteration_gives_the_device_no_more_operations_than_before(
     env = EnvSpec(name="atari", observation=IMAGE, action=discrete(4), frame_stack=4)
     config = replace(getattr(presets, name)().learner, **options)
     agent = config.make_agent(NetworkSpec("auto", env, META))
-    sync = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    learner = config.make_learner(agent, sync, LearnerSpec(env, shape[1], shape[0], seed=0))
+    learner = learner_of(config, agent, LearnerSpec(env, shape[1], shape[0], seed=0))
     for i in range(8):
         with Counting() as counting:
             metrics = learner.update(_blank_rollout(*shape), i / 1000)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from made_rollouts import vectors
+from made_rollouts import learner_of, vectors
 from numpy.typing import NDArray
 from tiers import first_quick
 from torch import nn
@@ -49,8 +49,8 @@ CONFIGS: dict[str, Callable[..., LearnerConfig]] = {
 def make(config: LearnerConfig, num_envs: int = B) -> tuple[Any, Local]:
     torch.manual_seed(0)
     agent = config.make_agent(NetworkSpec("auto", ENV, torch.device("cpu")))
-    sync = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    return config.make_learner(agent, sync, LearnerSpec(ENV, num_envs, T, seed=0)), sync
+    learner = learner_of(config, agent, LearnerSpec(ENV, num_envs, T, seed=0))
+    return learner, learner.sync
 
 
 def make_batch(seed: int = 0) -> RolloutTensors:

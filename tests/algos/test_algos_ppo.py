@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_rollouts import LinearModel, acted, numbers, task_of
+from made_rollouts import LinearModel, acted, learner_of, numbers, task_of
 from torch import Tensor
 
 from accel_rl.agents import PolicyAgent, RolloutTensors
 from accel_rl.algos import PPO, PPOConfig
 from accel_rl.algos.ppo import PPOBatch, PPOLoss, ppo_loss
 from accel_rl.models import PolicyValue
-from accel_rl.parallel import FlatParameters, Local
+from accel_rl.parallel import Local
 
 pytestmark = pytest.mark.numeric
 
@@ -138,8 +138,8 @@ def test_loss_refuses_values_of_wrong_shape() -> None:
 def make_learner(seed: int = 0, **options: Any) -> tuple[PPO, LinearModel, Local]:
     config = PPOConfig(**{"minibatch_size": 8, **options})
     model = LinearModel()
-    sync = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
-    return PPO(PolicyAgent(model), config, sync, task_of(T, B, seed)), model, sync
+    learner = learner_of(config, PolicyAgent(model), task_of(T, B, seed))
+    return learner, model, learner.sync
 
 
 def make_batch() -> RolloutTensors:

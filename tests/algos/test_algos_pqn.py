@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from made_rollouts import learner_of
 from torch import Tensor, nn
 
 from accel_rl.agents import QAgent, RolloutTensors
@@ -14,7 +15,7 @@ from accel_rl.algos.q_learning import best_values, squared_loss
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import EnvSpec
 from accel_rl.models.q_value import QModel
-from accel_rl.parallel import FlatParameters, Local
+from accel_rl.parallel import Local
 from accel_rl.spaces import Leaf, discrete, map_leaves
 
 pytestmark = pytest.mark.numeric
@@ -48,10 +49,9 @@ def make(
     torch.manual_seed(0)
     model = LinearQ()
     agent = QAgent(model, None, torch.ones(1))
-    sync = Local(FlatParameters(model), config.rule, config.max_gradient_norm)
     task = LearnerSpec(env, B, T, seed, schedule_steps=schedule_steps)
-    learner = config.make_learner(agent, sync, task)
-    return learner, model, sync
+    learner = learner_of(config, agent, task)
+    return learner, model, learner.sync
 
 
 def make_batch(is_masked: bool = False, seed: int = 0) -> RolloutTensors:
@@ -267,8 +267,7 @@ def test_masked_updates_in_bfloat16_are_near_those_in_float32() -> None:
         config = PQNConfig(precision=precision, minibatch_size=8)
         torch.manual_seed(0)
         agent = config.make_agent(NetworkSpec("auto", env, CPU))
-        sync = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-        learner = config.make_learner(agent, sync, LearnerSpec(env, B, T, seed=0))
+        learner = learner_of(config, agent, LearnerSpec(env, B, T, seed=0))
         found.append(learner.update(make_batch(is_masked=True), 0.0))
     plain, short = found
     assert plain["loss"].item() != short["loss"].item()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_rollouts import made_rollout
+from made_rollouts import learner_of, made_rollout
 from torch import distributions, nn
 
 from accel_rl.agents import BoundedAgent, RolloutTensors
@@ -15,7 +15,6 @@ from accel_rl.algos import LearnerSpec, NetworkSpec, SACConfig
 from accel_rl.algos.sac import SAC, critic_loss, soft_target, squash
 from accel_rl.envs.base import EnvSpec
 from accel_rl.models.soft import SoftModel, TwinCritics, flat
-from accel_rl.parallel import FlatParameters, Local
 from accel_rl.spaces import Leaf, discrete, map_leaves
 
 CPU = torch.device("cpu")
@@ -106,9 +105,7 @@ def make(seed: int = 0, spec: EnvSpec = SPEC, **settings: Any) -> tuple[SAC, Bou
     config = SACConfig(**(given | settings))
     torch.manual_seed(seed)
     agent = config.make_agent(NetworkSpec("auto", spec, CPU))
-    sync = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    learner = config.make_learner(agent, sync, LearnerSpec(spec, 2, 4, 1))
-    return learner, agent
+    return learner_of(config, agent, LearnerSpec(spec, 2, 4, 1)), agent
 
 
 @pytest.mark.numeric
@@ -275,8 +272,7 @@ def test_mapping_of_actions_is_learned_like_one_array_of_their_numbers() -> None
     whole, agent = make()
     torch.manual_seed(0)
     other = whole.config.make_agent(NetworkSpec("auto", spec, CPU))
-    sync = Local(FlatParameters(other.model), whole.config.rule, None)
-    parted = whole.config.make_learner(other, sync, LearnerSpec(spec, 2, 4, 1))
+    parted = learner_of(whole.config, other, LearnerSpec(spec, 2, 4, 1))
     for number in range(4):
         one = rollout(number)
         apart = {"push": one.action[..., :1], "turn": {"x": one.action[..., 1].double()}}

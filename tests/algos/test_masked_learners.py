@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_rollouts import acted, task_of
+from made_rollouts import acted, learner_of, task_of
 from torch import Tensor
 
 from accel_rl.agents import PolicyAgent, RolloutTensors
@@ -19,7 +19,7 @@ from accel_rl.models import (
     make_model,
     one_step,
 )
-from accel_rl.parallel import FlatParameters, Local
+from accel_rl.parallel import FlatParameters
 from accel_rl.spaces import Leaf, map_leaves
 
 pytestmark = pytest.mark.numeric
@@ -108,12 +108,11 @@ def joined(tree: Any) -> Tensor:
 
 
 def make_learner(kind: str, agent: Any, **options: Any) -> tuple[A2C | PPO, FlatParameters]:
-    flat = FlatParameters(agent.model)
-    if kind == "a2c":
-        a2c = A2CConfig(lr=1e-3, gae_lambda=0.9, **options)
-        return A2C(agent, a2c, Local(flat, a2c.rule, a2c.max_gradient_norm), task_of(T, B)), flat
-    ppo = PPOConfig(lr=1e-3, minibatch_size=2 * T, epochs=2, **options)
-    return PPO(agent, ppo, Local(flat, ppo.rule, ppo.max_gradient_norm), task_of(T, B)), flat
+    config: Any = A2CConfig(lr=1e-3, gae_lambda=0.9, **options)
+    if kind == "ppo":
+        config = PPOConfig(lr=1e-3, minibatch_size=2 * T, epochs=2, **options)
+    learner = learner_of(config, agent, task_of(T, B))
+    return learner, learner.sync.parameters
 
 
 @pytest.mark.parametrize("is_recurrent", [False, True], ids=["plain", "recurrent"])

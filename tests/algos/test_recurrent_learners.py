@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_rollouts import acted, task_of
+from made_rollouts import acted, learner_of, task_of
 from recurrent_play import collect, config, make_agent, plain_steps
 from refusals import words
 from torch import Tensor
@@ -17,7 +17,7 @@ from accel_rl.algos.actor_critic import bootstrap_values
 from accel_rl.algos.minibatches import Minibatches
 from accel_rl.models import PolicyValue, Sequences
 from accel_rl.models.memory import WithMemory
-from accel_rl.parallel import FlatParameters, GradientSync, Local
+from accel_rl.parallel import GradientSync
 from accel_rl.samplers import SerialSampler
 
 pytestmark = pytest.mark.numeric
@@ -61,15 +61,12 @@ def batches(
 
 def make_learner(kind: str, agent: PolicyAgent) -> tuple[A2C | PPO, GradientSync]:
     # Small steps, lest rounding grows.
-    flat = FlatParameters(agent.model)
-    if kind == "a2c":
-        a2c = A2CConfig(lr=1e-4, gae_lambda=0.9)
-        sync = Local(flat, a2c.rule, a2c.max_gradient_norm)
-        return A2C(agent, a2c, sync, task_of(T, B)), sync
-    size = {"ppo": T, "ppo-pairs": 2 * T, "ppo-whole": T * B}[kind]
-    ppo = PPOConfig(lr=1e-4, minibatch_size=size, epochs=2)
-    sync = Local(flat, ppo.rule, ppo.max_gradient_norm)
-    return PPO(agent, ppo, sync, task_of(T, B)), sync
+    config: Any = A2CConfig(lr=1e-4, gae_lambda=0.9)
+    if kind != "a2c":
+        size = {"ppo": T, "ppo-pairs": 2 * T, "ppo-whole": T * B}[kind]
+        config = PPOConfig(lr=1e-4, minibatch_size=size, epochs=2)
+    learner = learner_of(config, agent, task_of(T, B))
+    return learner, learner.sync
 
 
 PAIRS = [

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from made_rollouts import task_of
+from made_rollouts import learner_of, task_of
 from recurrent_play import B, T, collect, config, plain_steps
 from tiers import first_quick
 from torch import Tensor
@@ -16,7 +16,7 @@ from accel_rl.algos.returns import fold_truncation, lambda_returns
 from accel_rl.envs import EnvSpec
 from accel_rl.models import Sequences
 from accel_rl.models.memory import RecurrentModel
-from accel_rl.parallel import FlatParameters, Local
+from accel_rl.parallel import Local
 from accel_rl.samplers import SerialSampler
 
 pytestmark = pytest.mark.numeric
@@ -64,8 +64,8 @@ def batches(reset_policy: Any = "immediate") -> list[RolloutTensors]:
 def make_learner(agent: QAgent, size: int) -> tuple[PQN, Local]:
     # Small steps, lest rounding grows.
     settings = PQNConfig(lr=1e-5, minibatch_size=size)
-    sync = Local(FlatParameters(agent.model), settings.rule, settings.max_gradient_norm)
-    return PQN(agent, settings, sync, task_of(T, B)), sync
+    learner = learner_of(settings, agent, task_of(T, B))
+    return learner, learner.sync
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from made_rollouts import learner_of
 from recurrent_play import CPU, plain_steps
 from tiers import first_quick
 from torch import Tensor
@@ -23,7 +24,7 @@ from accel_rl.algos.replay import SequenceBatch, SequenceReplay
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import EnvSpec
 from accel_rl.models.memory import GRU
-from accel_rl.parallel import FlatParameters, Local
+from accel_rl.parallel import Local
 from accel_rl.spaces import Leaf, discrete
 
 pytestmark = pytest.mark.numeric
@@ -55,10 +56,8 @@ def make(
     assert agent.remembers
     for each in agent.model.parameters():  # large enough for what is remembered to count
         each.data.add_(torch.randn_like(each), alpha=0.1)
-    sync = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    learner = config.make_learner(agent, sync, LearnerSpec(env, B, T, 0))
-    assert isinstance(learner, DQN)
-    return learner, agent, sync
+    learner = learner_of(config, agent, LearnerSpec(env, B, T, 0))
+    return learner, agent, learner.sync
 
 
 class Play:

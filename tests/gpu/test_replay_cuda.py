@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from made_rollouts import learner_of
 
 from accel_rl.agents import RolloutTensors
 from accel_rl.algos import DQN, DQNConfig, LearnerSpec, NetworkSpec
 from accel_rl.algos.replay import Replay, ReplaySpec
 from accel_rl.envs import EnvSpec
-from accel_rl.parallel import FlatParameters, Local
+from accel_rl.parallel import Local
 from accel_rl.spaces import Leaf, discrete
 
 pytestmark = [
@@ -40,8 +41,8 @@ def make(device: torch.device) -> tuple[DQN, Local]:
     )
     torch.manual_seed(0)
     agent = config.make_agent(NetworkSpec("auto", ENV, device))
-    sync = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-    return config.make_learner(agent, sync, LearnerSpec(ENV, B, T, 0)), sync
+    learner = learner_of(config, agent, LearnerSpec(ENV, B, T, 0))
+    return learner, learner.sync
 
 
 def batches(num: int) -> Iterator[RolloutTensors]:

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from made_rollouts import learner_of
 
 from accel_rl.algos import LearnerConfig, LearnerSpec, NetworkSpec
 from accel_rl.envs import make_env_factory
-from accel_rl.parallel import FlatParameters, Local
 from accel_rl.samplers import ActionServer, SamplerConfig, SerialSampler
 
 CPU = torch.device("cpu")
@@ -30,10 +30,8 @@ class Run:
         self.sampler = SerialSampler(self.factory, config=sampler, seed=seed)
         spec = self.sampler.env_spec
         agent = config.make_agent(NetworkSpec("auto", spec, CPU, **network))
-        sync = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
-        self.learner = config.make_learner(
-            agent, sync, LearnerSpec(spec, sampler.num_envs, sampler.horizon, seed)
-        )
+        task = LearnerSpec(spec, sampler.num_envs, sampler.horizon, seed)
+        self.learner = learner_of(config, agent, task)
         self.server = ActionServer(agent, self.sampler, CPU)
         self.config, self.agent = config, agent
         self.sampler.start()

@@ -10,6 +10,7 @@ from accel_rl.agents import PolicyAgent, RolloutTensors
 from accel_rl.algos import LearnerSpec
 from accel_rl.envs import EnvSpec
 from accel_rl.models import PolicyValue, PolicyValueModel
+from accel_rl.parallel import FlatParameters, Local
 from accel_rl.spaces import Leaf, discrete, map_leaves
 
 
@@ -18,6 +19,12 @@ def task_of(T: int, B: int, seed: int = 0) -> LearnerSpec:
     observation = Leaf((3,), np.dtype(np.float32))
     spec = EnvSpec(name="made up", observation=observation, action=discrete(2))
     return LearnerSpec(spec, B, T, seed)
+
+
+def learner_of(config: Any, agent: Any, task: LearnerSpec) -> Any:
+    """The learner of ``agent``, alone; its `Local` is ``sync``."""
+    sync = Local(FlatParameters(agent.model), config.rule, config.max_gradient_norm)
+    return config.make_learner(agent, sync, task)
 
 
 def made_rollout(observation: Any, action: Any, reward: Tensor, **more: Any) -> RolloutTensors:

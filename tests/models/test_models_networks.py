@@ -214,27 +214,23 @@ def test_mlp_takes_any_dtype_and_shape(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "dtype", "said"),
+    ("name", "shape", "dtype", "head", "said"),
     [
-        ("resnet", (4, 84, 84), "uint8", "model is 'resnet'; auto, a3c"),
-        ("a3c", (4,), "float32", "model=a3c needs pictures float32 of shape [4]"),
-        ("nature", (4, 20, 20), "uint8", "pictures of 20 x 20 too small model=nature"),
-        ("impala", (1, 10, 5), "uint8", "too small model=impala; use larger images"),
-        ("impala", (4, 7, 84), "uint8", "too small model=impala; use larger images"),
-        (
-            "auto",
-            (10, 10, 10),
-            "uint8",
-            "[10, 10, 10] channels first, channels last",
-        ),
-        ("pqn", (4, 84, 84), "uint8", "model=pqn Q-learning use model=auto"),
+        ("resnet", (4, 84, 84), "uint8", 2, "model is 'resnet'; auto, a3c"),
+        ("a3c", (4,), "float32", 2, "model=a3c needs pictures float32 of shape [4]"),
+        ("nature", (4, 20, 20), "uint8", 2, "pictures of 20 x 20 too small model=nature"),
+        ("impala", (1, 10, 5), "uint8", 2, "too small model=impala; use larger images"),
+        ("impala", (4, 7, 84), "uint8", 2, "too small model=impala; use larger images"),
+        ("auto", (10, 10, 10), "uint8", 2, "[10, 10, 10] channels first, channels last"),
+        ("pqn", (4, 84, 84), "uint8", 2, "model=pqn Q-learning use model=auto"),
+        ("pqn", (4, 84, 84), "uint8", QHead(2, is_dueling=True), "model=pqn dueling=false"),
     ],
 )
 def test_network_that_does_not_fit_is_refused(
-    name: str, shape: tuple[int, ...], dtype: str, said: str
+    name: str, shape: tuple[int, ...], dtype: str, head: int | QHead, said: str
 ) -> None:
     with pytest.raises(ValueError, match=words(said)):
-        make_model(name, Leaf(shape, np.dtype(dtype)), 2)
+        make_model(name, Leaf(shape, np.dtype(dtype)), head)
     make_model("mlp", Leaf(shape, np.dtype(dtype)), 2)
 
 
@@ -335,11 +331,6 @@ def test_pqn_chooses_layers_by_observation(
     model = make_model("pqn", Leaf(shape, np.dtype(dtype)), QHead(2))
     assert type(model.trunk).__name__ == expected
     assert model(torch.from_numpy(np.ones((3, *shape), dtype))).shape == (3, 2, 1)
-
-
-def test_pqn_is_refused_where_it_does_not_fit() -> None:
-    with pytest.raises(ValueError, match=r"model=pqn .*dueling=false"):
-        make_model("pqn", Leaf((4, 84, 84), UINT8), QHead(2, is_dueling=True))
 
 
 def test_networks_of_small_images_have_one_convolution() -> None:

@@ -272,7 +272,6 @@ class PPO(ActorCritic):
         return loss.total, metrics, torch.stack((count * metrics["kl"], count))
 
     def _choose(self, whole: PPOBatch, index: Tensor, sequences: Sequences | None) -> PPOBatch:
-        """Return the minibatch of the steps ``index``, ``[N]``."""
         batch: PPOBatch = choose(whole, index, sequences)
         if not self.config.normalize_advantage:
             return batch

@@ -102,9 +102,6 @@ class SamplerOptions(Protocol):
     def horizon(self) -> int: ...
 
     @property
-    def num_groups(self) -> int: ...
-
-    @property
     def num_workers(self) -> int | None: ...
 
     @property
@@ -112,42 +109,38 @@ class SamplerOptions(Protocol):
 
 
 class RunOptions(Protocol):
-    """The options of a run that an algorithm may read; see `TrainConfig`."""
+    """The options of a run that an algorithm may read; see `TrainConfig`.
+
+    Attributes:
+        algo: name of the preset.
+        memory: ``lstm`` or ``gru``; None: the network has no memory.
+        overlap: whether sampling and learning overlap.
+        total_steps: length of the run in steps.
+        num_learners: number of learners.
+        parallel: options of several learners.
+        sampler: options of sampling.
+    """
 
     @property
-    def algo(self) -> str:
-        """Name of the preset."""
-        ...
+    def algo(self) -> str: ...
 
     @property
-    def memory(self) -> str | None:
-        """``lstm`` or ``gru``; None: the network has no memory."""
-        ...
+    def memory(self) -> str | None: ...
 
     @property
-    def overlap(self) -> bool:
-        """Whether sampling and learning overlap."""
-        ...
+    def overlap(self) -> bool: ...
 
     @property
-    def total_steps(self) -> int:
-        """Length of the run in steps."""
-        ...
+    def total_steps(self) -> int: ...
 
     @property
-    def num_learners(self) -> int:
-        """Number of learners."""
-        ...
+    def num_learners(self) -> int: ...
 
     @property
-    def parallel(self) -> ParallelConfig:
-        """Options of several learners."""
-        ...
+    def parallel(self) -> ParallelConfig: ...
 
     @property
-    def sampler(self) -> SamplerOptions:
-        """Options of sampling."""
-        ...
+    def sampler(self) -> SamplerOptions: ...
 
 
 class Batch(NamedTuple):

@@ -265,7 +265,6 @@ class ImageNetwork(SharedNetwork):
         spec.value_init(self.value.weight)
 
     def features(self, observation: Tensor) -> Tensor:
-        """``[N, width]`` of pictures ``[N, ...]``."""
         return F.relu_(self.hidden(flat_maps(self.convs, observation)))
 
 

@@ -40,7 +40,6 @@ class JoinedNetwork(SharedNetwork):
         self.value = linear(self.width, 1, gain=1.0)
 
     def features(self, observation: Mapping[str, Any]) -> Tensor:  # type: ignore[override]
-        """``[N, width]`` of a mapping of tensors, ``[N, ...]``."""
         trunks = cast("Iterable[_Trunk]", self.trunks)
         pairs = zip(trunks, self._paths, strict=True)
         seen = torch.cat([trunk.features(follow(observation, path)) for trunk, path in pairs], 1)
@@ -83,7 +82,6 @@ class _Trunk(nn.Module):
         self._low = [] if low is None else [int(each) for each in low.ravel()]
 
     def features(self, observation: Tensor) -> Tensor:
-        """``[N, width]`` of ``observation``, ``[N, ...]``."""
         x = observation.reshape(observation.shape[0], -1)
         if self._counts is None:
             return torch.tanh(self.layer(x.to(torch.float32)))

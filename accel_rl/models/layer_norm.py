@@ -66,7 +66,6 @@ class NormalizedImageTrunk(nn.Module):
         self.num_features = spec.hidden
 
     def forward(self, observation: Tensor) -> Tensor:
-        """``observation``: pictures, ``[N, ...]``."""
         x = observation
         for conv, norm in zip(self.convs, self.conv_norms, strict=True):
             x = F.relu_(norm(conv(x)))
@@ -91,7 +90,6 @@ class NormalizedMLPTrunk(nn.Module):
         self.num_features = num_inputs
 
     def forward(self, observation: Tensor) -> Tensor:
-        """``observation``: ``[N, ...]`` of any real dtype, flattened to float32, not scaled."""
         output: Tensor = self.layers(flat(observation))
         return output
 
@@ -120,7 +118,6 @@ class NormalizedQNetwork(QModel):
         self._output_shape = num_actions, num_atoms
 
     def forward(self, observation: Tensor) -> Tensor:
-        """``observation``: ``[N, ...]`` of the environment's own dtype."""
         output: Tensor = self.output(self.trunk(observation))
         return output.view(-1, *self._output_shape)
 

@@ -207,7 +207,6 @@ class WithMemory(RecurrentModel):
         self.heads = None if make_heads is None else make_heads()
 
     def forward(self, observation: Tensor, sequences: Sequences) -> tuple[Any, Tensor]:
-        """As `RecurrentModel.forward`."""
         (state, is_first, previous), network, heads = sequences, self.network, self.heads
         x = network.features(observation) if heads is None else network(observation)
         if previous is not None:

@@ -33,13 +33,12 @@ class MLP(PolicyValueModel):
         self.policy, self.value = layers(num_actions, 0.01), layers(1, 1.0)
 
     def forward(self, observation: Tensor) -> PolicyValue:
-        """``observation``: ``[N, ...]`` of any real dtype, flattened to float32, not scaled."""
         x = flat(observation)
         return PolicyValue(self.policy(x), self.value(x).squeeze(1))
 
 
 class RecurrentMLP(RecurrentModel):
-    """Likewise, with a memory of 64 units before each head; policy and value share nothing.
+    """The layers of `MLP`, with a memory of 64 units before each head; the two share nothing.
 
     So a value far from 0 leaves the policy alone, as without a memory.
     """
@@ -62,7 +61,6 @@ class RecurrentMLP(RecurrentModel):
         self.previous = memory.previous
 
     def forward(self, observation: Tensor, sequences: Sequences) -> tuple[PolicyValue, Tensor]:
-        """As `RecurrentModel.forward`; ``observation`` of any real dtype, not scaled."""
         x = flat(observation)
         of_policy, of_value = sequences.state.chunk(2, 1)
         logits, after_policy = self.policy(x, sequences._replace(state=of_policy))

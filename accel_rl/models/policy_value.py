@@ -49,7 +49,6 @@ class SharedNetwork(PolicyValueModel):
         """``[N, width]`` of ``observation``, ``[N, ...]``."""
 
     def heads(self, x: Tensor) -> PolicyValue:
-        """Logits and values of features, ``[N, width]``."""
         return PolicyValue(self.policy(x), self.value(x).squeeze(1))
 
     def forward(self, observation: Tensor) -> PolicyValue:

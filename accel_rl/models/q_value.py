@@ -81,7 +81,6 @@ class Convolutions(nn.Module):
         self.convs, self.num_features = make_convs(spec, picture)
 
     def forward(self, observation: Tensor) -> Tensor:
-        """``observation``: pictures, ``[N, ...]``."""
         return flat_maps(self.convs, observation)
 
 
@@ -98,7 +97,6 @@ class ImageQNetwork(QModel):
         self.heads = QHeads(partial(ImageStream, spec, self.trunk.num_features), head)
 
     def forward(self, observation: Tensor) -> Tensor:
-        """``observation``: pictures, ``[N, ...]``."""
         output: Tensor = self.heads(self.trunk(observation))
         return output
 
@@ -119,7 +117,6 @@ class MLPQNetwork(QModel):
         self._output_shape = num_actions, num_atoms
 
     def forward(self, observation: Tensor) -> Tensor:
-        """``observation``: ``[N, ...]`` of any real dtype, flattened to float32, not scaled."""
         x = flat(observation)
         advantage = self.advantage(x).view(-1, *self._output_shape)
         return advantage if self.value is None else duel(self.value(x), advantage)
@@ -143,7 +140,6 @@ class ImageStream(nn.Module):
         nn.init.zeros_(self.output.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return ``[N, num_outputs]`` of ``x``, ``[N, num_inputs]``."""
         output: Tensor = self.output(F.relu_(self.hidden(x)))
         return output
 

@@ -221,7 +221,6 @@ class StoreSync(GradientSync):
         return staging, staging
 
     def _take_over(self) -> None:
-        """Copy the store's parameters to the learner."""
         self._wait_for_device()
         for chunk, waited in self._store.visit():
             self._measured.lock_wait_seconds += waited
@@ -257,7 +256,6 @@ class StoreSync(GradientSync):
         measured.push_seconds += time.perf_counter() - began
 
     def _wait_for_device(self) -> None:
-        """Wait for what this learner's device was given to do."""
         if self._is_on_gpu:
             torch.cuda.current_stream(self._device).synchronize()
 

@@ -373,7 +373,6 @@ class Team:
 
 
 def _python_number(value: object) -> Any:
-    """Return a number of NumPy as one of Python."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")

@@ -257,31 +257,11 @@ def image_updates(config: A2CConfig) -> Iterator[tuple[FlatParameters, dict[str,
         yield flat, learner.update(batch._replace(observation=images), progress=0.0)
 
 
-def test_same_seed_twice_gives_identical_parameters() -> None:
-    first, second = ([flat for flat, _ in image_updates(A2CConfig())][-1] for _ in range(2))
-    for (name, a), b in zip(
-        first.to_named(first.parameter).items(),
-        second.to_named(second.parameter).values(),
-        strict=True,
-    ):
-        assert torch.equal(a, b), name
-
-
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_flat_views_survive_updates(precision: str) -> None:
     for flat, metrics in image_updates(A2CConfig(precision=precision)):  # type: ignore[arg-type]
         check_views(flat)
         assert all(metric.ndim == 0 and metric.isfinite() for metric in metrics.values())
-
-
-def test_bfloat16_updates_stay_near_float32() -> None:
-    plain, short = (
-        [metrics for _, metrics in image_updates(A2CConfig(precision=precision))]  # type: ignore[arg-type]
-        for precision in ("float32", "bfloat16")
-    )
-    for name in ("policy_loss", "value_loss", "entropy"):
-        assert short[0][name].item() == pytest.approx(plain[0][name].item(), rel=0.03, abs=0.01)
-    assert short[0]["value_loss"].item() != plain[0]["value_loss"].item()
 
 
 def test_steps_are_evaluated_one_by_one() -> None:

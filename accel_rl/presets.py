@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import ceil, exp, log
+from typing import Any
 
 from accel_rl.algos import A2CConfig, DQNConfig, PPOConfig, PQNConfig, SACConfig
 from accel_rl.config import TrainConfig
@@ -34,6 +35,8 @@ _SAMPLER = SamplerConfig(
 _SMALL = SamplerConfig(num_groups=1, num_workers=0)
 """of tasks whose simulators take less time than a message to another process"""
 _SMALL_STEPS = 200_000
+_SMALL_ATOMS = {"num_atoms": 51, "v_min": -100.0, "v_max": 100.0}
+"""for the usual rewards of such tasks, up to 1 a step with a discount of 0.99"""
 _A2C_SAMPLER = replace(_SAMPLER, num_envs=16, horizon=5)
 PPO_BATCH = 2_048
 Q_HORIZON = 4
@@ -101,7 +104,7 @@ def a2c_baselines() -> TrainConfig:
     )
 
 
-def a3c() -> TrainConfig:
+def a3c(is_image: bool = True) -> TrainConfig:
     """A3C as in Stooke and Abbeel 2018 (arXiv:1803.02811): asynchronous learners of A2C
 
     Each of ``learners`` has 16 simulators of its own and A2C's settings; RMSProp's running mean is
@@ -110,10 +113,10 @@ def a3c() -> TrainConfig:
     Deviations: those of a2c; all arrays of a chunk have one lock; steps of all learners are
     counted. docs/algorithms/a3c.md lists all.
     """
-    return replace(a2c(), algo="a3c", parallel=ParallelConfig(sync="store"))
+    return replace(a2c(is_image), algo="a3c", parallel=ParallelConfig(sync="store"))
 
 
-def paac(num_envs: int = 32) -> TrainConfig:
+def paac(num_envs: int = 32, is_image: bool = True) -> TrainConfig:
     """PAAC (Clemente et al. 2017, arXiv:1705.04862): A2C in which all environments wait for all
 
     The settings of the published code: one group, learning rate 0.0007 x num_envs falling to 0 over
@@ -125,6 +128,8 @@ def paac(num_envs: int = 32) -> TrainConfig:
     code and paper differ, as in gradient norm and entropy, the preset follows the code.
     docs/algorithms/paac.md lists all.
     """
+    if not is_image:
+        return replace(a2c(is_image), algo="paac")
     return TrainConfig(
         algo="paac",
         model="nips",
@@ -211,8 +216,8 @@ def ppo(num_envs: int = 8, is_image: bool = True, has_memory: bool = False) -> T
     the paper's policy-gradient runs (table 1).
 
     Observations that are no images have the usual settings for such tasks instead: minibatches of
-    64 for 10 epochs, a constant learning rate of 3e-4, normalised advantages, no entropy bonus, and
-    all simulators in the process that learns.
+    64 for 10 epochs, a constant learning rate of 3e-4, normalised observations, rewards and
+    advantages, no entropy bonus, and all simulators in the process that learns.
 
     Deviations: a time limit and a lost extra life are treated otherwise than in the published code,
     and minibatches must divide the rollout. docs/algorithms/ppo.md lists all.
@@ -233,6 +238,8 @@ def ppo(num_envs: int = 8, is_image: bool = True, has_memory: bool = False) -> T
                 value_coefficient=0.5,
                 max_gradient_norm=0.5,
                 normalize_advantage=True,
+                normalize_observation=True,
+                normalize_reward=True,
                 epochs=10,
                 minibatch_size=horizon if has_memory else 64,  # of whole sequences
             ),
@@ -245,7 +252,7 @@ def ppo(num_envs: int = 8, is_image: bool = True, has_memory: bool = False) -> T
     )
 
 
-def appo() -> TrainConfig:
+def appo(is_image: bool = True, has_memory: bool = False) -> TrainConfig:
     """APPO as in Stooke and Abbeel 2018 (arXiv:1803.02811): asynchronous learners of PPO
 
     Each of ``learners`` has 8 simulators of its own. A quarter of PPO's learning rate, constant,
@@ -255,6 +262,9 @@ def appo() -> TrainConfig:
     Deviations: those of ppo; steps left over between exchanges are kept; Adam corrects its bias by
     the store's count. docs/algorithms/appo.md lists all.
     """
+    if not is_image:
+        small = ppo(is_image=False, has_memory=has_memory)
+        return replace(small, algo="appo", parallel=ParallelConfig(sync="store"))
     return replace(
         ppo(),
         algo="appo",
@@ -349,8 +359,9 @@ def dqn(batch_size: int | None = None, is_image: bool = True) -> TrainConfig:
     length of the paper's Q-learning runs.
 
     Observations that are no images have settings for small tasks: 4 simulators in the process that
-    learns, Adam with learning rate 1e-3 falling to 0, batches of 64, training intensity 32, replay
-    of 50,000 steps, learning from step 1,000 on, epsilon falling to 0.04 within 8,000 steps.
+    learns, 3-step returns, Adam with learning rate 1e-3 falling to 0, batches of 64, training
+    intensity 32, replay of 50,000 steps, learning from step 1,000 on, epsilon falling to 0.04
+    within 8,000 steps.
 
     Deviations: epsilon falls from the first step on, schedules count the steps of all learners, and
     time limits and evaluations differ from the published code. docs/algorithms/dqn.md lists all.
@@ -358,7 +369,7 @@ def dqn(batch_size: int | None = None, is_image: bool = True) -> TrainConfig:
     return _dqn("dqn", batch_size, is_image, double=False)
 
 
-def async_dqn(batch_size: int = 512) -> TrainConfig:
+def async_dqn(batch_size: int | None = None, is_image: bool = True) -> TrainConfig:
     """Asynchronous learners of DQN, as in Stooke and Abbeel 2018 (arXiv:1803.02811)
 
     Each of ``learners`` has simulators, batches and a share of the replay of its own; epsilon, the
@@ -367,7 +378,8 @@ def async_dqn(batch_size: int = 512) -> TrainConfig:
 
     Deviations: those of dqn; all arrays of a chunk have one lock. docs/algorithms/dqn.md lists all.
     """
-    return replace(dqn(batch_size), algo="async_dqn", parallel=ParallelConfig(sync="store"))
+    config = dqn(512 if batch_size is None and is_image else batch_size, is_image)
+    return replace(config, algo="async_dqn", parallel=ParallelConfig(sync="store"))
 
 
 def double_dqn(batch_size: int | None = None, is_image: bool = True) -> TrainConfig:
@@ -380,7 +392,7 @@ def double_dqn(batch_size: int | None = None, is_image: bool = True) -> TrainCon
     return _dqn("double_dqn", batch_size, is_image, double=True)
 
 
-def cat_dqn(batch_size: int = 32) -> TrainConfig:
+def cat_dqn(batch_size: int | None = None, is_image: bool = True) -> TrainConfig:
     """Categorical DQN as in Stooke and Abbeel 2018 (arXiv:1803.02811)
 
     51 atoms from -10 to 10; Adam with epsilon 0.01 / batch_size, learning rate 2.5e-4, and 4.2e-4
@@ -389,6 +401,9 @@ def cat_dqn(batch_size: int = 32) -> TrainConfig:
     Deviations: those of dqn; probabilities are not clipped before the logarithm.
     docs/algorithms/cat_dqn.md lists all.
     """
+    if not is_image:
+        return _small_q("cat_dqn", batch_size, **_SMALL_ATOMS)
+    batch_size = 32 if batch_size is None else batch_size
     learner = DQNConfig(
         lr=4.2e-4 if batch_size >= 256 else 2.5e-4,
         optimizer="adam",
@@ -399,7 +414,7 @@ def cat_dqn(batch_size: int = 32) -> TrainConfig:
     return _q_learning("cat_dqn", batch_size, learner)
 
 
-def rainbow(batch_size: int = 512) -> TrainConfig:
+def rainbow(batch_size: int | None = None, is_image: bool = True) -> TrainConfig:
     """Epsilon-Rainbow as in Stooke and Abbeel 2018 (arXiv:1803.02811)
 
     Rainbow (Hessel et al. 2018, arXiv:1710.02298) with epsilon instead of noisy layers: double,
@@ -409,6 +424,10 @@ def rainbow(batch_size: int = 512) -> TrainConfig:
     Deviations: those of cat_dqn; draws by priority are stratified and with replacement.
     docs/algorithms/rainbow.md lists all.
     """
+    if not is_image:
+        parts: dict[str, Any] = {"double": True, "dueling": True, "prioritized": True}
+        return _small_q("rainbow", batch_size, **parts, **_SMALL_ATOMS)
+    batch_size = 512 if batch_size is None else batch_size
     learner = DQNConfig(
         lr=6.25e-5,
         optimizer="adam",
@@ -653,9 +672,14 @@ def _q_learning(algo: str, batch_size: int, learner: DQNConfig) -> TrainConfig:
 
 
 def _dqn(algo: str, batch_size: int | None, is_image: bool, *, double: bool) -> TrainConfig:
-    if is_image:
-        batch_size = 32 if batch_size is None else batch_size
-        return _q_learning(algo, batch_size, DQNConfig(lr=_dqn_lr(batch_size), double=double))
+    if not is_image:
+        return _small_q(algo, batch_size, double=double)
+    batch_size = 32 if batch_size is None else batch_size
+    return _q_learning(algo, batch_size, DQNConfig(lr=_dqn_lr(batch_size), double=double))
+
+
+def _small_q(algo: str, batch_size: int | None, **more: Any) -> TrainConfig:
+    """Q-learning of small tasks; ``more``: what is the algorithm's own."""
     return TrainConfig(
         algo=algo,
         total_steps=_SMALL_STEPS,
@@ -665,14 +689,15 @@ def _dqn(algo: str, batch_size: int | None, is_image: bool, *, double: bool) -> 
             lr_schedule="linear",
             optimizer="adam",
             max_gradient_norm=10.0,
-            double=double,
             batch_size=64 if batch_size is None else batch_size,
+            n_step=3,
             training_intensity=32.0,
             learning_starts=1_000,
             buffer_size=50_000,
             target_update_interval=256,
             epsilon_final=0.04,
             epsilon_steps=8_000,
+            **more,
         ),
     )
 

@@ -175,7 +175,7 @@ def ga3c(num_envs: int = 32) -> TrainConfig:
     )
 
 
-def impala(num_envs: int = 32) -> TrainConfig:
+def impala(num_envs: int = 32, is_image: bool = True) -> TrainConfig:
     """IMPALA (Espeholt et al. 2018, arXiv:1802.01561): A2C one update behind, with V-trace
 
     The paper's settings for Atari: updates of 32 environments x 20 steps whose loss is a sum over
@@ -186,6 +186,10 @@ def impala(num_envs: int = 32) -> TrainConfig:
     acts is exactly one update behind, instead of actors that go on by themselves; random first
     steps and time limits. docs/algorithms/impala.md lists all.
     """
+    if not is_image:
+        small = a2c(is_image)
+        learner = replace(small.learner, vtrace=True)
+        return replace(small, algo="impala", overlap=True, learner=learner)
     horizon = 20
     return TrainConfig(
         algo="impala",

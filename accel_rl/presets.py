@@ -35,6 +35,14 @@ _SAMPLER = SamplerConfig(
 _SMALL = SamplerConfig(num_groups=1, num_workers=0)
 """of tasks whose simulators take less time than a message to another process"""
 _SMALL_STEPS = 200_000
+_SMALL_A2C = A2CConfig(
+    lr=2e-3,
+    lr_schedule="linear",
+    gae_lambda=0.9,
+    entropy_coefficient=0.0,
+    value_coefficient=0.5,
+    normalize_advantage=True,
+)
 _SMALL_ATOMS = {"num_atoms": 51, "v_min": -100.0, "v_max": 100.0}
 """for the usual rewards of such tasks, up to 1 a step with a discount of 0.99"""
 _A2C_SAMPLER = replace(_SAMPLER, num_envs=16, horizon=5)
@@ -59,14 +67,7 @@ def a2c(is_image: bool = True) -> TrainConfig:
             algo="a2c",
             total_steps=_SMALL_STEPS,
             sampler=replace(_SMALL, num_envs=4, horizon=8),
-            learner=A2CConfig(
-                lr=2e-3,
-                lr_schedule="linear",
-                gae_lambda=0.9,
-                entropy_coefficient=0.0,
-                value_coefficient=0.5,
-                normalize_advantage=True,
-            ),
+            learner=_SMALL_A2C,
         )
     return TrainConfig(
         algo="a2c",
@@ -187,9 +188,8 @@ def impala(num_envs: int = 32, is_image: bool = True) -> TrainConfig:
     steps and time limits. docs/algorithms/impala.md lists all.
     """
     if not is_image:
-        small = a2c(is_image)
-        learner = replace(small.learner, vtrace=True)
-        return replace(small, algo="impala", overlap=True, learner=learner)
+        config = replace(a2c(is_image), algo="impala", overlap=True)
+        return replace(config, learner=replace(_SMALL_A2C, vtrace=True))
     horizon = 20
     return TrainConfig(
         algo="impala",

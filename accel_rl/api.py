@@ -187,7 +187,7 @@ class Run:
             total_steps: length of the run, with the steps that it has taken; None: as before.
             on_row: as in `train`.
             quiet: as in `train`.
-            **options: options that differ from before. Those of what is learned may not.
+            **options: options that differ from before, such as ``lr``.
         """
         given = {"resume": fspath(self.path), **options}
         if total_steps is not None:

@@ -8,8 +8,8 @@ whose checksums are compared before anything of it is used. It holds a dict:
 - ``counts``: `COUNTS`.
 - ``learner``: ``parameters`` and whatever state the update rule has, by name, on the CPU.
 - ``algorithm``: what it has besides, such as PPO's shuffling.
-- ``num_learners``: of the run; ``parts``: by rank, after how many steps the others saved what is
-  their own, if they did, in ``checkpoints/part_<steps>_learner_<rank>.pt``.
+- ``num_learners``, ``num_envs``: of the run; ``parts``: by rank, after how many steps the others
+  saved what is their own, if they did, in ``checkpoints/part_<steps>_learner_<rank>.pt``.
 - ``recorder``, ``sampler``, ``evaluator``, ``torch_rng``: what is needed besides to go on as
   if the run had never stopped. ``sampler``: a `SamplerState` as bytes (uint8 ``[n]``), or None
   where the simulators were gone when it was written. ``recurrent_state``: ``[B, S]``, what the
@@ -37,7 +37,7 @@ from torch import Tensor
 from accel_rl.parallel import FlatParameters, TeamError
 from accel_rl.runs.files import open_regular, write_whole
 
-FORMAT = 5
+FORMAT = 6
 """raised when what a checkpoint holds changes"""
 COUNTS = ("steps", "frames", "updates", "episodes", "training_seconds")
 _NAME = re.compile(r"steps_[0-9]{12,}\.pt")

@@ -352,6 +352,7 @@ class Records:
                 "learner_metrics": self._learner_metrics.get_state(),
             },
             "num_learners": self._team.ranks.size,
+            "num_envs": self._config.sampler.num_envs,
             "parts": parts,
             **self._make_state(),
         }

@@ -31,6 +31,14 @@ from accel_rl.training.run import Run
 
 _CHANGEABLE = ("course", "engine", "watching")
 """kinds of options that say how long, where and how watched a run is, not what is learned"""
+_STEERING = frozenset(
+    (
+        *("lr", "lr_schedule", "max_gradient_norm", "value_coefficient", "entropy_coefficient"),
+        *("gae_lambda", "clip_range", "clip_schedule", "target_kl", "epochs", "minibatch_size"),
+        *("epsilon_initial", "epsilon_final", "epsilon_steps", "epsilon_evaluation", "num_envs"),
+    )
+)
+"""options of what is learned that fit any state of a learner"""
 _FIXED = "learner.log_norms"
 """of those, one whose distances are from the parameters at the run's start"""
 
@@ -38,12 +46,12 @@ _FIXED = "learner.log_norms"
 def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     """Load the last checkpoint of the run that ``config.resume`` names, for one learner.
 
-    With another number of learners than before, parameters, optimizer state and counts go on; what
-    each learner had of its own begins anew: simulators, draws, replay.
+    With another number of learners or environments than before, parameters, optimizer state and
+    counts go on; what each learner had of its own begins anew: simulators, draws, replay.
 
     Raises:
         ValueError: that is no run of this version, it has no checkpoint that can be read, it has
-            taken all its steps, or ``config`` differs from its own in what is learned.
+            taken all its steps, or an option differs from its own that its state depends on.
     """
     assert config.resume is not None
     run_dir = run_place(config)
@@ -54,6 +62,7 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     with taking_from(path):
         steps = int(saved["counts"]["steps"])
         is_same = saved["num_learners"] == ranks.size
+        is_same = is_same and saved["num_envs"] == config.sampler.num_envs
         others = range(1, ranks.size) if is_same else range(0)
         parts = {rank: _part_of(saved, run_dir, rank) for rank in others}
     if steps >= config.planned_steps and not lacks_last_evaluation(run_dir, config):
@@ -129,6 +138,11 @@ def describe_resumed(saved: Mapping[str, Any], config: TrainConfig, num_learners
             f"{saved['num_learners']}; all "
             "environments start new episodes"
         )
+    if saved["num_envs"] != config.sampler.num_envs:
+        return (
+            f"{line}, with {config.sampler.num_envs} environments in place of {saved['num_envs']}, "
+            f"which all start new episodes"
+        )
     if saved.get("partless"):
         line += f"; nothing was saved of learner {', '.join(map(str, saved['partless']))}"
         if saved["sampler"] is None:
@@ -156,7 +170,8 @@ def _refuse_changes(before: TrainConfig, config: TrainConfig) -> None:
     values = {option.key: option.default for option in list_options(before)}
     for option in list_options(config):
         value = values[option.key]
-        may_change = option.kind in _CHANGEABLE and option.key != _FIXED
+        may_change = option.kind in _CHANGEABLE or option.name in _STEERING
+        may_change = may_change and option.key != _FIXED
         if option.default == value or may_change or option.key in ("resume", "run_dir", "trust"):
             continue
         raise ValueError(

@@ -121,7 +121,8 @@ def test_run_stopped_by_a_signal_to_all_its_processes_goes_on_exactly(tmp_path) 
 
 def checkpoint(num_learners: int = 1, is_new: tuple[bool, ...] = (), **more: Any) -> dict[str, Any]:
     """What is read of a checkpoint after 2,000 steps. ``is_new``: environments without state."""
-    saved = {"counts": {"steps": 2_000}, "algorithm": {}, "num_learners": num_learners, **more}
+    saved = {"counts": {"steps": 2_000}, "algorithm": {}, "num_learners": num_learners}
+    saved |= {"num_envs": 16, **more}
     states = [None if each else b"" for each in is_new]
     encoded = torch.frombuffer(bytearray(encode_state({"environments": states})), dtype=torch.uint8)
     return saved | {"sampler": encoded if is_new else None}
@@ -174,6 +175,18 @@ def test_options_that_messages_ask_to_raise_may_change(with_replay: Path, tmp_pa
     store = parse_arguments(["algo=a3c", "env=catch"])
     changes = ("on_learner_failure=continue", "step_timeout_seconds=50")
     _refuse_changes(store, parse_arguments(["algo=a3c", "env=catch", *changes]))
+
+
+@pytest.mark.slow
+def test_learning_rate_epsilon_and_number_of_environments_may_change(
+    with_replay: Path, tmp_path
+) -> None:
+    run_dir = shutil.copytree(with_replay, tmp_path / "run")
+    run(f"resume={run_dir}", "total_steps=400", "lr=0.5", "epsilon_final=1", "num_envs=8")
+    row = table(run_dir / "metrics.csv")[-1]
+    assert (float(row["learning_rate"]), float(row["epsilon"])) == (0.5, 1.0)
+    run(f"resume={run_dir}", "total_steps=480")
+    assert (run_dir / "train.log").read_text().count("8 environments in place of 4") == 1
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def damage(run_dir: Path, what: str) -> None:
 QUICK = [
     ("cut off", "", "or is damaged.*delete what was saved after steps_000000000040.pt"),
     ("", "", "has taken 80 steps, all that total_steps=80 .* larger total_steps"),
-    ("", "lr=0.1", "learner.lr=0.1 cannot be given with resume=.*begun with none"),
+    ("", "gamma=0.5", "learner.gamma=0.5 cannot be given with resume=.*begun with 0.99"),
 ]
 SLOW = [
     ("the only one cut off", "", "is damaged.*; there is no other .*, so begin a new run"),

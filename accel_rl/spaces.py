@@ -405,24 +405,24 @@ def _check_bounds(leaf: Leaf, array: NDArray[Any], what: str, slack: float) -> N
         ValueError: a value is further beyond a bound.
     """
     low, high = leaf.bounds
-    for bound, is_out in ((low, np.less), (high, np.greater)):
-        if bound is not None and (outside := is_out(array, bound)).any():
-            if slack:
-                ends = [np.abs(each) for each in (low, high) if each is not None]
-                scale = np.maximum.reduce([np.where(np.isfinite(each), each, 0) for each in ends])
-                outside &= np.abs(array - bound) > slack * scale
-                if not outside.any():
-                    array = np.clip(array, low, high)
-                    continue
-            bad = tuple(np.argwhere(outside)[0])
-            place = list(map(int, bad[array.ndim - len(leaf.shape) :]))
-            limit = np.broadcast_to(bound, array.shape)[bad]
-            at = f" at {place}" if place else ""
-            word = "at least" if is_out is np.less else "at most"
-            raise ValueError(
-                f"got the {what} {array[bad]}{at}; it must be {word} {limit}: clip it there"
-            )
-    return array
+    inside = array
+    for bound, nearest in ((low, np.maximum), (high, np.minimum)):
+        if bound is not None:
+            inside = nearest(inside, bound)
+    outside = inside != array
+    if slack and outside.any():
+        ends = [np.abs(each) for each in (low, high) if each is not None]
+        scale = np.maximum.reduce([np.where(np.isfinite(each), each, 0) for each in ends])
+        outside &= np.abs(array - inside) > slack * scale
+    if outside.any():
+        bad = tuple(np.argwhere(outside)[0])
+        place = list(map(int, bad[array.ndim - len(leaf.shape) :]))
+        at = f" at {place}" if place else ""
+        word = "at least" if array[bad] < inside[bad] else "at most"
+        raise ValueError(
+            f"got the {what} {array[bad]}{at}; it must be {word} {inside[bad]}: clip it there"
+        )
+    return inside
 
 
 def to_array(given: Any, what: str) -> NDArray[Any]:

@@ -192,7 +192,11 @@ class Batched:
 
 def call_factory(factory: Callable[..., Any], env_index: int) -> Any:
     """Call a factory; one that has a parameter ``env_index`` gets the environment's number."""
-    return factory(env_index=env_index) if takes_index(factory) else factory()
+    try:
+        takes_index = "env_index" in inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # some functions written in C
+        takes_index = False
+    return factory(env_index=env_index) if takes_index else factory()
 
 
 def name_of(factory: Callable[..., Any]) -> str:
@@ -227,14 +231,6 @@ def _make_numbered(factory: Callable[..., Any], first: int, env_index: int = 0) 
 
 def _make_numbered_batch(batched: Batched, first: int, n: int, first_index: int) -> Simulators:
     return batched.make(n, first + first_index)
-
-
-def takes_index(factory: Callable[..., Any]) -> bool:
-    """Whether a factory has a parameter ``env_index``."""
-    try:
-        return "env_index" in inspect.signature(factory).parameters
-    except (TypeError, ValueError):  # some functions written in C
-        return False
 
 
 def _as_simulators(made: Any, n: int, name: str) -> Any:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accel_rl.envs.base import Array, EnvFactory, Environment, EnvSpec, StepResult
-from accel_rl.envs.batched import Batched, Results, Simulators, call_factory
+from accel_rl.envs.base import Array, EnvFactory, EnvSpec
+from accel_rl.envs.batched import Batched, call_factory
 from accel_rl.spaces import Leaf, Space, follow, leaves_of, map_leaves
 
 
@@ -65,24 +65,31 @@ def _is_bounded(leaf: Leaf) -> bool:
     return leaf.dtype.kind == "f" and (leaf.low is not None or leaf.high is not None)
 
 
-def _has_bounds(space: Space) -> bool:
-    return any(_is_bounded(leaf) for _, leaf in leaves_of(space))
-
-
 def _make(factory: EnvFactory, env_index: int = 0) -> Any:
     made = call_factory(factory, env_index)
     if isinstance(made, Batched):
         return Batched(partial(_make_batch, made), name=made.__name__, indexed=True)
-    return Clipped(made) if _has_bounds(made.spec.action) else made
+    return _wrapped(made)
 
 
-def _make_batch(batched: Batched, n: int, first_index: int) -> Simulators:
-    made = batched.make(n, first_index)
-    return ClippedBatch(made) if _has_bounds(made.spec.action) else made
+def _make_batch(batched: Batched, n: int, first_index: int) -> Any:
+    return _wrapped(batched.make(n, first_index))
 
 
-class _Clipped:
-    """Base of both wrappers, which have all attributes of ``env``."""
+def _wrapped(made: Any) -> Any:
+    has_bounds = any(_is_bounded(leaf) for _, leaf in leaves_of(made.spec.action))
+    return Clipped(made) if has_bounds else made
+
+
+class Clipped:
+    """An environment or a batch, with all its attributes, that clips actions to their bounds.
+
+    Args:
+        env: the environment or batch.
+
+    Attributes:
+        spec: spec of ``env``, whose bounded floats are marked as clipped.
+    """
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -90,32 +97,12 @@ class _Clipped:
         action = map_leaves(
             lambda leaf: dataclasses.replace(leaf, is_clipped=_is_bounded(leaf)), self._space
         )
-        self._spec: EnvSpec = dataclasses.replace(env.spec, action=action)
+        self.spec: EnvSpec = dataclasses.replace(env.spec, action=action)
 
-    @property
-    def spec(self) -> EnvSpec:
-        """Spec of ``env``, whose bounded floats are marked as clipped."""
-        return self._spec
+    def step(self, action: Any, *out: Any) -> Any:
+        return self.env.step(clip(self._space, action), *out)
 
     def __getattr__(self, name: str) -> Any:
         if name == "env":  # while it is unpickled
             raise AttributeError(name)
         return getattr(self.env, name)
-
-
-class Clipped(_Clipped):
-    """An environment whose actions are clipped to their bounds."""
-
-    env: Environment
-
-    def step(self, action: Any, out: Array) -> StepResult:
-        return self.env.step(clip(self._space, action), out)
-
-
-class ClippedBatch(_Clipped):
-    """A batch whose actions are clipped to their bounds."""
-
-    env: Simulators
-
-    def step(self, action: Array, out: Array, results: Results) -> None:
-        self.env.step(clip(self._space, action), out, results)

@@ -138,7 +138,6 @@ class GymnasiumEnv:
         self.env.close()
 
     def _read_spaces(self, info_keys: Sequence[str]) -> None:
-        """Read the spaces. Raise EnvError if one does not fit."""
         name = self._name
         for space in _SPACES:
             if not hasattr(self.env, space):

@@ -85,7 +85,7 @@ def make_env_factory(
         batched = find_function("env", ADAPTED[kind])(task, info_keys=info_keys)
         return _named(env, batched)
     if ":" in env and not re.search(r"-v\d+$", env):
-        if "<" in env or (env.startswith(_MAIN) and not _is_in_main(env)):
+        if "<" in env or (env.startswith(_MAIN) and not hasattr(sys.modules.get(kind), task)):
             raise ValueError(
                 f"env={env} is a function or class of the program that began the run; give it "
                 f"again, as in accel_rl.load(RUN, env=FUNCTION)"
@@ -129,11 +129,6 @@ def name_for_configs(env: Callable[..., Any]) -> str:
         return f"__main__:<{name_of(env)}>"
     is_found = getattr(sys.modules.get(module), name, None) is env
     return f"{module}:{name}" if is_found or "<" in name else f"{module}:<{name}>"
-
-
-def _is_in_main(env: str) -> bool:
-    module, _, name = env.partition(":")
-    return hasattr(sys.modules.get(module), name)
 
 
 def is_atari_game(env: str) -> bool:

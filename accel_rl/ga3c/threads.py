@@ -22,8 +22,7 @@ from torch import Tensor
 
 from accel_rl.agents import PolicyAgent
 from accel_rl.ga3c.learner import GA3C, Samples
-from accel_rl.ga3c.padding import Places, Put, padded_size, to_device
-from accel_rl.ga3c.predictor import Predictor
+from accel_rl.ga3c.predictor import Places, Predictor, Put, padded_size, to_device
 from accel_rl.ga3c.queue import QueueClosed
 from accel_rl.ga3c.sampler import QueuedSampler
 from accel_rl.ga3c.segments import Segment

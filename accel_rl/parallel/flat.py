@@ -37,7 +37,7 @@ class FlatParameters:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._parameters = _named_parameters(model)
+        self._parameters = {plain_name(name): p for name, p in model.named_parameters()}
         kinds = {(p.dtype, p.device) for p in self._parameters.values()}
         if len(kinds) != 1:
             raise ValueError(
@@ -146,7 +146,3 @@ class FlatParameters:
 def plain_name(name: str) -> str:
     """Return the name of a parameter without what `torch.compile` of a module adds to it."""
     return name.replace("_orig_mod.", "")
-
-
-def _named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    return {plain_name(name): p for name, p in model.named_parameters()}

@@ -86,7 +86,6 @@ class ChunkLocks:
             waiting = left
 
     def _take(self, chunk: int) -> bool:
-        """Take a chunk's lock, unless somebody holds it."""
         import fcntl  # Windows has none
 
         mutex = self._mutexes[chunk]

@@ -333,7 +333,7 @@ class Team:
     @_touching_store
     def _write(self, key: str, value: Any) -> None:
         assert self._store is not None
-        text = json.dumps(value, separators=(",", ":"), default=_python_number)
+        text = json.dumps(value, separators=(",", ":"), default=np.generic.item)
         self._store.set(key, text)
 
     @_touching_store
@@ -370,9 +370,3 @@ class Team:
         if (found := self._wait_for(key, rank)) is None:
             raise TeamError(f"learner {rank} has ended")
         return json.loads(found)
-
-
-def _python_number(value: object) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -69,7 +69,7 @@ class ActionServer:
         self._actor = Actor(agent)
         if agent.remembers:
             self._actor = Remembering(agent, T, B, device, keeps_rollout)
-        self._rows: _Rows = (
+        self._rows: _SharedRows | _DeviceRows = (
             _SharedRows(sampler, keeps_rollout)
             if device.type == "cpu"
             else _DeviceRows(sampler, device, keeps_rollout, agent.num_noise)
@@ -160,27 +160,6 @@ class ActionServer:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-class _Rows(Protocol):
-    """Access to the rows of a rollout, for the agent and the learner."""
-
-    def read(self, step: PolicyInput) -> tuple[Any, Tensor]:
-        """Observation ``[n, ...]`` and noise, on the agent's device.
-
-        Of a mapping, the observation is a dict of tensors, views of one.
-        """
-        ...
-
-    def read_is_first(self, step: PolicyInput) -> Tensor: ...
-
-    def read_reward(self, step: PolicyInput) -> Tensor: ...
-
-    def answer(self, step: PolicyInput, action: Any) -> Any: ...
-
-    def finish(self) -> RolloutTensors: ...
-
-    def close(self) -> None: ...
 
 
 class _SharedRows:

@@ -59,7 +59,9 @@ class EpisodeTracker:
             at: rows and columns of the steps, ``[B]`` each; None: all steps of the rollout.
         """
         if len(self._ended) > MOST_KEPT:
-            self._drop_old()
+            with suppress(IndexError):  # another thread may take them meanwhile
+                while len(self._ended) > MOST_KEPT:
+                    self._ended.popleft()
         index = (slice(None), slice(None)) if at is None else (at[0][None], at[1])  # [T, B]
         own = index[1]
         fields = (rollout.raw_reward, rollout.reward, rollout.valid)
@@ -124,11 +126,6 @@ class EpisodeTracker:
             while True:
                 ended.append(self._ended.popleft())
         return ended
-
-    def _drop_old(self) -> None:
-        with suppress(IndexError):  # another thread may take them meanwhile
-            while len(self._ended) > MOST_KEPT:
-                self._ended.popleft()
 
     def _infos(self, rollout: Rollout, t: Rows, b: Rows) -> Iterable[Mapping[str, float]]:
         """Return the numbers of steps by key, for each of ``t`` and ``b``, without NaN."""

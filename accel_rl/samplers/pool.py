@@ -104,6 +104,7 @@ class WorkerPool:
         self.arrays = self._shared.block
         self.columns = group_columns(spec.B, self._workers.spec.num_groups)
         self.num_workers = len(cpus)
+        self.generation = 0
         self.lost: set[Place] = set()
         self.replaced: list[int] = []
         self.look: Callable[[int], object] = count_nothing
@@ -133,7 +134,7 @@ class WorkerPool:
             members = sorted({w for g in groups for w in workers.members[g]})
             if not workers.processes.keys().isdisjoint(members):
                 raise SamplerError("this sampler was started before; make another one")
-            workers.generation += generation + any(w in self._started for w in members)
+            self.generation += generation + any(w in self._started for w in members)
             for group in groups:
                 self._orders.numbers[group] += 1
                 self._out[group] = math.inf
@@ -275,11 +276,6 @@ class WorkerPool:
         return done_at
 
     # ---- the rest of a pool ----------------------------------------------------------------------
-
-    @property
-    def generation(self) -> int:
-        """Number of times that environments were replaced."""
-        return self._workers.generation
 
     @property
     def busy_seconds(self) -> float:
@@ -457,7 +453,7 @@ class WorkerPool:
                 WorkerError(f"{error}; max_worker_restarts={self._num_restarts} are used up")
             )
         self._num_restarts += 1
-        workers.generation += 1
+        self.generation += 1
         before = self._starting.pop(worker, None)
         if before is not None:
             _LOGGER.warning("%s; replaced", error)
@@ -480,7 +476,7 @@ class WorkerPool:
     ) -> None:
         """Start a process whose orders all count as done: this pool settles what is owed."""
         self._shared.done[worker] = self._shared.sequence
-        self._workers.start(worker, rows, states, is_replacement=is_replacement)
+        self._workers.start(worker, rows, states, self.generation, is_replacement)
         deadline = self._now() + self._config.reset_timeout_seconds
         self._starting[worker] = _Start(deadline, is_replacement)
 

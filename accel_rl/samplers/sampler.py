@@ -128,8 +128,7 @@ class PoolSampler:
     @property
     def generation(self) -> int:
         """Number of times that environments were replaced."""
-        generation: int = self._pool.generation
-        return generation
+        return int(self._pool.generation)
 
     def close(self) -> None:
         """Close the environments. A second call, or a call in a fork, does nothing."""

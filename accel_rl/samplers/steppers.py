@@ -211,7 +211,6 @@ class OneByOne:
             raise self._failure(i, name, error) from error
 
     def _failure(self, i: int, call: str, error: BaseException) -> SamplerError:
-        """The error to raise ``from error`` when environment ``i`` raised it in ``call``."""
         return self.error(i, failure(self.envs[i].spec.name, call, error))
 
     def _write_info(self, all_info: NDArray[Any], k: int, info: Sequence[float]) -> None:

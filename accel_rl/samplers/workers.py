@@ -62,7 +62,6 @@ class Workers:
         members: the workers of each group.
         orders: the orders to workers.
         worker_of: workers by the ``pidfd`` of their processes.
-        generation: number of times that environments were replaced.
         inherited_from: pid of the process that made this, if this process is a fork of it; else 0.
 
     Raises:
@@ -106,7 +105,6 @@ class Workers:
             self.members[each.group].append(each.worker)
         self.processes: dict[int, WorkerProcess] = {}
         self.worker_of: dict[int, int] = {}
-        self.generation = 0
         self._descriptors: list[int] = []
         try:
             self._epoll = select.epoll()
@@ -161,7 +159,12 @@ class Workers:
             self.free()
 
     def start(
-        self, worker: int, start_rows: list[int], states: EnvStates, *, is_replacement: bool = False
+        self,
+        worker: int,
+        start_rows: list[int],
+        states: EnvStates,
+        generation: int,
+        is_replacement: bool,
     ) -> None:
         """Start a process, also to replace one that has ended. Do not wait for it.
 
@@ -183,7 +186,7 @@ class Workers:
             config=config,
             autoreset=self._autoreset,
             seed=self._seed,
-            restart=self.generation,
+            restart=generation,
             cpus=self._cpus[worker],
             niceness=self._niceness,
             awake_seconds=self._awake_seconds,

@@ -91,5 +91,4 @@ def _read(path: Path) -> bytes | None:
 
 
 def _flags(*names: str) -> int:
-    """Return the sum of the flags of `os.open` that this system has."""
     return sum(getattr(os, name, 0) for name in names)

@@ -6,9 +6,8 @@ The face is loaded when first used, so that nobody else needs its packages.
 from typing import TYPE_CHECKING, Any
 
 from accel_rl.system import extras
-from accel_rl.vector.check import check, check_vectoriser
+from accel_rl.vector.check import Finding, Report, check, check_vectoriser
 from accel_rl.vector.check_env import check_env
-from accel_rl.vector.findings import Finding, Report
 from accel_rl.vector.vector_env import VectorEnv
 
 if TYPE_CHECKING:

@@ -3,30 +3,81 @@
 `check` plays any vector environment and looks at what it returns. `check_vectoriser` makes one of
 environments that count, and compares every array with those of Gymnasium's own loop, so that it
 also finds a reward in the wrong row or an observation of the wrong episode.
+
+Each rule is tested in a thread of its own, so that the others are tested even if a rule is broken
+or the environment hangs.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import gymnasium
 import numpy as np
+import psutil
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space
-
-from accel_rl.vector.findings import Broken, NotTested, Report, find, leaving_nothing, once, require
 
 MakeVector = Callable[[], Any]
 """makes the vector environment to check"""
 Vectorise = Callable[[Callable[[], gymnasium.Env[Any, Any]], int, AutoresetMode], Any]
 """makes a vector environment of ``n`` environments: ``vectorise(make_env, n, autoreset_mode)``"""
 
+Verdict = Literal["holds", "broken", "not tested"]
+
+_CLOSE_SECONDS = 10.0
 _NUM_ENVS = 4
 _RAISES_AT = 5
 _ARRAYS = ("observation", "reward", "terminated", "truncated")
+
+
+class Finding(NamedTuple):
+    """The result of checking one rule.
+
+    Attributes:
+        rule: the rule, in a few words.
+        verdict: ``holds``, ``broken`` or ``not tested``.
+        detail: how the rule is broken, or why it was not tested; otherwise empty.
+    """
+
+    rule: str
+    verdict: Verdict
+    detail: str = ""
+
+
+class Report(NamedTuple):
+    """The findings on one environment. ``str(report)`` is a table.
+
+    Attributes:
+        findings: one for each rule.
+        facts: what the environment is like, in words, by what each is about.
+    """
+
+    findings: tuple[Finding, ...]
+    facts: Mapping[str, str] = {}
+
+    @property
+    def broken(self) -> tuple[Finding, ...]:
+        """The findings of the rules that are broken."""
+        return tuple(each for each in self.findings if each.verdict == "broken")
+
+    def __str__(self) -> str:
+        width = max(len(each) for each in (*self.facts, *(found.rule for found in self.findings)))
+        rows = [f"{name:{width}}  {fact}" for name, fact in self.facts.items()]
+        rows += [f"{rule:{width}}  {verdict:10}  {why}" for rule, verdict, why in self.findings]
+        return "\n".join(map(str.rstrip, rows))
+
+
+class Broken(Exception):
+    """A rule is broken; the message says how."""
+
+
+class NotTested(Exception):
+    """A rule could not be tested; the message says why."""
 
 
 def check(
@@ -35,7 +86,6 @@ def check(
     num_steps: int = 300,
     seed: int = 7,
     timeout: float = 60.0,
-    leave_out: Sequence[str] = (),
 ) -> Report:
     """Play a vector environment with random actions and report which rules it keeps.
 
@@ -44,7 +94,6 @@ def check(
         num_steps: steps to play; enough of them that some episodes end.
         seed: of resets and actions.
         timeout: seconds after which a rule whose test has not ended counts as broken.
-        leave_out: rules not to test, because their test would end the process, for example.
 
     Returns:
         A finding for each rule.
@@ -63,9 +112,7 @@ def check(
         "wrong number of actions is refused": lambda: _check_refusal(make, seed),
         "close twice, no process left behind": lambda: _check_close(make, seed),
     }
-    if unknown := set(leave_out) - rules.keys():
-        raise ValueError(f"leave_out names {sorted(unknown)}; the rules are {list(rules)}")
-    return find(rules, timeout, leave_out)
+    return find(rules, timeout)
 
 
 def check_vectoriser(
@@ -113,6 +160,73 @@ def check_vectoriser(
         "an environment's error is reported": lambda: _check_error(make, seed),
     }
     return find(rules, timeout)
+
+
+# ---- testing rules -------------------------------------------------------------------------------
+
+
+def require(holds: object, detail: str) -> None:
+    """Raise `Broken` with ``detail`` unless it ``holds``."""
+    if not holds:
+        raise Broken(detail)
+
+
+def once(call: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a function that makes ``call`` at its first use, and repeats the outcome later."""
+    outcome: list[Any] = []
+
+    def get() -> Any:
+        if not outcome:
+            outcome.append(Broken("the steps that it looks at have not ended"))
+            try:
+                outcome[0] = call()
+            except Exception as error:
+                outcome[0] = error
+        if isinstance(outcome[0], Exception):
+            raise outcome[0]
+        return outcome[0]
+
+    return get
+
+
+def find(rules: Mapping[str, Callable[[], object]], timeout: float) -> Report:
+    """Test each rule in a thread of its own, for ``timeout`` seconds at most."""
+    return Report(tuple(_find(rule, test, timeout) for rule, test in rules.items()))
+
+
+def _find(rule: str, test: Callable[[], object], timeout: float) -> Finding:
+    found = Finding(rule, "broken", f"no answer within {timeout:g} s")
+
+    def run() -> None:
+        nonlocal found
+        try:
+            test()
+            found = Finding(rule, "holds")
+        except Broken as error:
+            found = Finding(rule, "broken", str(error))
+        except NotTested as error:
+            found = Finding(rule, "not tested", str(error))
+        except Exception as error:
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            found = Finding(rule, "broken", f"it raised {text[:200]}")
+
+    thread = threading.Thread(target=run, name=f"check: {rule}", daemon=True)
+    thread.start()
+    thread.join(timeout)
+    return found
+
+
+@contextmanager
+def leaving_nothing() -> Iterator[None]:
+    """Raise `Broken` if a process that was started within goes on, except Python's own tracker."""
+    this = psutil.Process()
+    before = set(this.children(recursive=True))
+    yield
+    started = set(this.children(recursive=True)) - before
+    _, alive = psutil.wait_procs(started, timeout=_CLOSE_SECONDS)
+    with suppress(psutil.NoSuchProcess):
+        alive = [each for each in alive if "resource_tracker" not in " ".join(each.cmdline())]
+    require(not alive, f"{len(alive)} processes outlive close()")
 
 
 # ---- playing -------------------------------------------------------------------------------------

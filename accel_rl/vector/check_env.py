@@ -16,7 +16,7 @@ from accel_rl.envs.make import make_env_factory
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.sampler import SerialSampler
 from accel_rl.spaces import ACTION_MASK, Space, describe, follow, leaves_of, random_values, zeros
-from accel_rl.vector.findings import Broken, NotTested, Report, find, leaving_nothing, once, require
+from accel_rl.vector.check import Broken, NotTested, Report, find, leaving_nothing, once, require
 
 
 class _Played(NamedTuple):

@@ -15,8 +15,7 @@ from rich.console import Console
 from accel_rl.agents import PolicyAgent
 from accel_rl.config import TrainConfig
 from accel_rl.ga3c.learner import GA3C, GA3CConfig, Samples
-from accel_rl.ga3c.padding import Places, padded_size
-from accel_rl.ga3c.predictor import Predictor
+from accel_rl.ga3c.predictor import Places, Predictor, padded_size
 from accel_rl.ga3c.versions import Versions, VersionSync
 from accel_rl.graphs import Graphs
 from accel_rl.models import make_model

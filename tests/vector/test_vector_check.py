@@ -12,7 +12,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tiers import slow_processes
 
-from accel_rl.vector import Finding, VectorEnv, check, check_vectoriser
+from accel_rl.vector import VectorEnv, check, check_vectoriser
 
 SAME_STEP = AutoresetMode.SAME_STEP
 MODES = pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.name)
@@ -165,26 +165,12 @@ def test_check_names_what_hangs_and_goes_on() -> None:
     def hangs_in_step(t: int, result: list[Any]) -> None:
         go_on.wait(60)
 
-    every = [each.rule for each in check(cartpoles, num_steps=1).findings]
-    kept = ("spaces are batches of the single ones", "shapes and dtypes")
-    report = check(
-        lambda: Faulty(cartpoles(), hangs_in_step),
-        num_steps=2,
-        timeout=1.0,
-        leave_out=[rule for rule in every if rule not in kept],
-    )
+    report = check(lambda: Faulty(cartpoles(), hangs_in_step), num_steps=2, timeout=0.5)
     verdicts = {each.rule: each.verdict for each in report.findings}
-    assert [verdicts[rule] for rule in kept] == ["holds", "broken"]
-    assert "1 s" in next(each.detail for each in report.broken)
+    names = ("spaces are batches of the single ones", "shapes and dtypes")
+    assert [verdicts[rule] for rule in names] == ["holds", "broken"]
+    assert "0.5 s" in next(each.detail for each in report.broken)
     go_on.set()
     for thread in threading.enumerate():
         if thread.name.startswith("check: "):
             thread.join(60)
-
-
-def test_check_leaves_out_a_rule_by_name() -> None:
-    rule = "wrong number of actions is refused"
-    report = check(cartpoles, num_steps=5, leave_out=[rule])
-    assert Finding(rule, "not tested", "left out") in report.findings
-    with pytest.raises(ValueError, match="leave_out"):
-        check(cartpoles, leave_out=["another rule"])

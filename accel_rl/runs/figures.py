@@ -59,8 +59,8 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def plain(text: str) -> str:
-    """Return ``text`` so that Matplotlib shows it as it is: dollar signs begin no formula."""
-    return text.replace("$", r"\$")
+    """Return ``text`` so that Matplotlib shows it as it is: as no formula and no hidden label."""
+    return " " * text.startswith("_") + text.replace("$", r"\$")
 
 
 def style_axes(axes: Axes, grid: Literal["both", "x", "y"] = "both") -> None:

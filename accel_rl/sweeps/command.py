@@ -1,4 +1,4 @@
-"""``sweep`` from the command line: what it is given, what it says, and its exit code."""
+"""``sweep`` from the command line: its arguments, messages and exit code."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
 from accel_rl.runs.directory import hold
-from accel_rl.runs.files import WriteError, explain, write_whole
+from accel_rl.runs.files import WriteError, explain, naming, write_whole
 from accel_rl.runs.yaml_file import UNSIGNED
 from accel_rl.sweeps.display import SweepDisplay
 from accel_rl.sweeps.plan import (
@@ -23,13 +22,12 @@ from accel_rl.sweeps.plan import (
     SweepOptions,
     check_runs,
     grow,
-    plan_again,
     plan_runs,
     read_options,
     read_plan,
     write_plan,
 )
-from accel_rl.sweeps.queue import Job, make_jobs, note_if_finished, work_off
+from accel_rl.sweeps.queue import make_jobs, note_if_finished, work_off
 from accel_rl.sweeps.report import NAMES, Panel, draw_report, write_report
 from accel_rl.sweeps.slots import slots_here
 from accel_rl.system.console import complain, tell_error
@@ -41,18 +39,17 @@ from accel_rl.tools.output import make_table
 
 
 def sweep(arguments: Sequence[str]) -> int:
-    """Runs a sweep; returns 0, 1 (refused, or a run failed), or 128 and a signal's number."""
+    """Run a sweep; return 0, 1 (refused, or a run failed), or 128 and a signal's number."""
     try:
         return run_sweep(arguments, LastingConsole())[1]
+    except WriteError as error:
+        tell_error(explain(error, "choose another sweep_dir"), ["sweep", *arguments])
     except (ValueError, OSError) as error:
-        told: Exception | str = error
-        if isinstance(error, WriteError):
-            told = explain(error, "choose another sweep_dir")
-        tell_error(told, ["sweep", *arguments])
-        return 1
+        tell_error(error, ["sweep", *arguments])
     except Interrupted as interrupted:
         complain(f"stopped by {interrupted.signal.name} before a run began")
         return 128 + interrupted.signal
+    return 1
 
 
 def run_sweep(arguments: Sequence[str], console: Console) -> tuple[Path, int]:
@@ -85,7 +82,7 @@ def _sweep(options: SweepOptions, runs: list[PlannedRun], console: Console) -> t
     console.print(f"checking {len(mine)} runs", highlight=False)  # seconds, with many games
     check_runs(mine)
     sweep_dir = make_directory(options, runs)
-    # Apart for each part, which also keeps two sweeps from doing the same one.
+    # A folder for each part, which also keeps two programs from doing the same part.
     output_dir = sweep_dir / "output" / (f"part_{number}_of_{total}" if total > 1 else "")
     output_dir.mkdir(parents=True, exist_ok=True)
     with hold(output_dir):
@@ -111,27 +108,33 @@ def _sweep(options: SweepOptions, runs: list[PlannedRun], console: Console) -> t
                     note_if_finished(job)
             panels = write_report(sweep_dir, jobs)
             is_drawn = bool(panels) and draw_report(sweep_dir, panels)
-    return sweep_dir, _conclude(sweep_dir, here, panels, is_drawn, console, stop)
+    for panel in panels:
+        console.print(results_table(panel, console.width))
+    display.say(f"written: {sweep_dir}/results.md, results.csv" + ", results.png" * is_drawn)
+    failed = [job for job in here if job.state == "failed"]
+    for job in failed:
+        complain(f"failed: {job.run.name}: {job.error}\n(details: {job.output})")
+    if failed or stop.received is not None:
+        display.say(f"go on with resume={shlex.quote(str(sweep_dir))}")
+    elif panels:
+        display.say(f"next: accel_rl report {shlex.quote(str(sweep_dir))}")
+    if stop.received is not None:
+        complain(f"stopped by {stop.received.name}")
+        return sweep_dir, 128 + stop.received
+    return sweep_dir, int(bool(failed))
 
 
 def make_directory(options: SweepOptions, runs: list[PlannedRun]) -> Path:
-    """The sweep's directory: that of ``resume``, a new one, or one that another part has made.
+    """Return the directory of ``resume``, a new one, or one that another part has made.
 
     Raises:
         ValueError: it holds something else.
     """
     if options.resume is not None:
         return Path(options.resume)
-    if options.sweep_dir is None:
-        path = Path("sweeps") / f"{datetime.now():%Y%m%d-%H%M%S}"
-    else:
-        path = Path(options.sweep_dir)
-    try:
+    path = Path(options.sweep_dir or f"sweeps/{datetime.now():%Y%m%d-%H%M%S}")
+    with naming(path):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(
-            f"sweep_dir={path} cannot be used: {error.strerror}; choose another"
-        ) from error
     # Another part may be writing its plan, which is the same, and before it the same options.
     being_written = (".sweep.yaml.", ".config.yaml.")
     names = [name for name in os.listdir(path) if not name.startswith(being_written)]
@@ -147,45 +150,15 @@ def make_directory(options: SweepOptions, runs: list[PlannedRun]) -> Path:
         )
     if text is not None:
         write_whole(copy, text)
-        if plan_again(path, runs) != runs:
-            copy.unlink()
-            raise ValueError(
-                f"config={options.config} has changed since the runs were checked; begin again"
-            )
     write_plan(path, runs)  # for other parts, which may begin meanwhile
     return path
 
 
-def _conclude(
-    sweep_dir: Path,
-    jobs: list[Job],
-    panels: list[Panel],
-    is_drawn: bool,
-    console: Console,
-    stop: StopRequest,
-) -> int:
-    for panel in panels:
-        console.print(results_table(panel, console.width))
-    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
-    say(f"written: {sweep_dir}/results.md, results.csv" + ", results.png" * is_drawn)
-    failed = [job for job in jobs if job.state == "failed"]
-    for job in failed:
-        complain(f"failed: {job.run.name}: {job.error}\n(details: {job.output})")
-    if failed or stop.received is not None:
-        say(f"go on with resume={shlex.quote(str(sweep_dir))}")
-    elif panels:
-        say(f"next: accel_rl report {shlex.quote(str(sweep_dir))}")
-    if stop.received is not None:
-        complain(f"stopped by {stop.received.name}")
-        return 128 + stop.received
-    return 1 if failed else 0
-
-
 def results_table(panel: Panel, width: int) -> RenderableType:
-    """The aggregates of ``panel``, for a terminal ``width`` columns wide."""
+    """Return the aggregates of ``panel`` for a terminal that is ``width`` columns wide."""
     rows = []
     for label, estimates in panel.estimates.items():
-        # The interval on a line of its own: 80 columns hold no three beside each other otherwise.
+        # Intervals have a line of their own, since 80 columns do not hold three beside each other.
         values = (str(estimates[key]).replace(" ", "\n", 1) for key in NAMES)
         rows.append((label, *map(str, panel.counts[label]), *values))
     table = make_table(("configuration", "games", "runs", *NAMES.values()), rows, width)

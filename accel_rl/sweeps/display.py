@@ -1,15 +1,14 @@
-"""How the runs of a sweep stand, while they run: a live table in a terminal, elsewhere lines."""
+"""The progress of a sweep: a live table in a terminal, elsewhere lines."""
 
 from __future__ import annotations
 
 import csv
-import io
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
+from typing import NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -24,8 +23,7 @@ from accel_rl.training.progress import LINE_SECONDS, PANEL_SECONDS, clock, count
 _TAIL_BYTES = 1 << 14
 
 
-@dataclass(frozen=True)
-class Standing:
+class Standing(NamedTuple):
     """The last row of a run's ``metrics.csv``; NaN where there is none yet."""
 
     steps: float = 0.0
@@ -34,20 +32,16 @@ class Standing:
 
 
 def read_standing(run_dir: Path) -> Standing:
-    """How the run in ``run_dir`` stands, from the end of its metrics: they may be long."""
+    """Return how a run stands, from the end of its metrics, which may be long."""
+    columns = ("steps", "steps_per_second", "episode_return_raw_mean")
     try:
         with open_regular(run_dir / "metrics.csv") as file:
-            header = file.readline().decode()
-            start = file.tell()
-            file.seek(max(start, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-            lines = file.read().decode().splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith("\n")]
-        read = list(csv.reader(io.StringIO("".join([header, *whole[-1:]]))))
-        if len(read) != 2 or len(read[0]) != len(read[1]):  # it is just being written
-            return Standing()
-        row = dict(zip(read[0], map(float, read[1]), strict=True))
-        return Standing(row["steps"], row["steps_per_second"], row["episode_return_raw_mean"])
-    except (OSError, KeyError, ValueError, csv.Error):  # the run itself or the report says so
+            header = file.readline()
+            file.seek(max(file.tell(), os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            whole = [line for line in file if line.endswith(b"\n")]
+        (row,) = csv.DictReader(line.decode() for line in (header, *whole[-1:]))
+        return Standing(*(float(row[name]) for name in columns))
+    except (OSError, KeyError, TypeError, ValueError, csv.Error):  # the report says so
         return Standing()
 
 
@@ -64,7 +58,7 @@ class SweepDisplay:
         self._shown = monotonic()
 
     def tell(self, job: Job) -> None:
-        """A line about a job whose state has changed."""
+        """Print a line about a job whose state has changed."""
         number = sum(each.state in ("finished", "failed") for each in self._jobs)
         message = f"{number} of {len(self._jobs)}  {job.run.name}: {job.state}"
         if job.state == "finished":
@@ -79,85 +73,72 @@ class SweepDisplay:
         self._console.print(message, markup=False, highlight=False, soft_wrap=True)
 
     def look(self) -> None:
-        """Shows how all jobs stand, if it is time to."""
+        """Show how all jobs stand, if it is time to."""
         wait = LINE_SECONDS if self._live is None else PANEL_SECONDS
         if monotonic() - self._shown < wait:
             return
         self._shown = monotonic()
-        running = [(job, read_standing(job.run_dir)) for job in self._jobs if _runs(job)]
-        left = seconds_left(self._jobs, dict((job.run.name, each) for job, each in running))
+        running = {job.run.name: read_standing(job.run_dir) for job in self._jobs if _runs(job)}
+        left = seconds_left(self._jobs, running)
         if self._live is not None:
             self._live.update(table(self._jobs, running, left, self._console.width), refresh=True)
             return
-        for job, each in running:
-            speed = each.steps_per_second
+        for job in filter(_runs, self._jobs):
+            each = running[job.run.name]
             self.say(
                 f"{job.run.name}: {each.steps / job.run.config.planned_steps:.0%}, "
-                f"{each.steps:,.0f} steps, "
-                f"{f'{speed:,.0f} steps/s' if math.isfinite(speed) else 'speed none yet'}, "
+                f"{each.steps:,.0f} steps, steps/s {_number(each.steps_per_second, 0)}, "
                 f"score {_number(each.score)}, sweep left {clock(left)}"
             )
 
     def close(self) -> None:
-        """Leaves the last table standing; calling it again does nothing."""
         if self._live is not None:
             self._live.stop()
 
 
-def seconds_left(jobs: Sequence[Job], running: dict[str, Standing]) -> float:
-    """What is left of all jobs at the speed of those that run together; NaN before one is known."""
+def seconds_left(jobs: Sequence[Job], running: Mapping[str, Standing]) -> float:
+    """Return the time that all jobs still need; NaN before a speed is known."""
     speeds = [each.steps_per_second for each in running.values()]
-    known = [speed for speed in speeds if math.isfinite(speed) and speed > 0]
+    known = [speed for speed in speeds if speed > 0]
     if not known:
         return math.nan
-    steps = sum(
-        _steps_left(job, running.get(job.run.name, Standing()))
-        for job in jobs
-        if job.state == "waiting" or _runs(job)
-    )
-    # Those without a row yet shall count like the others.
+    left = [job for job in jobs if job.state == "waiting" or _runs(job)]
+    steps = sum(_steps_left(job, running.get(job.run.name, Standing())) for job in left)
+    # Runs without a row yet count like the others.
     return steps / (sum(known) / len(known) * len(running))
 
 
 def _steps_left(job: Job, standing: Standing) -> float:
-    """None where it has taken more than were planned, as runs with several learners may."""
     return max(0, job.run.config.planned_steps - standing.steps)
 
 
 def table(
-    jobs: Sequence[Job], running: Sequence[tuple[Job, Standing]], left: float, width: int
+    jobs: Sequence[Job], running: Mapping[str, Standing], left: float, width: int
 ) -> RenderableType:
-    """All jobs in a bar, and those that run, if any, in a row each.
+    """Return a bar of all jobs, and a row for each job that runs.
 
-    ``left``: seconds, NaN where unknown. ``width``: columns of the terminal.
+    ``left``: seconds, NaN if unknown. ``width``: columns of the terminal.
     """
     states = [job.state for job in jobs]
-    numbers = [f"{states.count('finished')} of {len(jobs)} runs finished"]
+    told = [f"{states.count('finished')} of {len(jobs)} runs finished"]
     for state in ("failed", "stopped", "stopping", "running", "waiting"):
-        if number := states.count(state):
-            numbers.append(f"{number} {state}")
+        told += [f"{states.count(state)} {state}"] * (state in states)
     head = Table.grid(expand=True, padding=(0, 1))
     head.add_column(ratio=1)
     head.add_column(justify="right", no_wrap=True)
     head.add_row(
         ProgressBar(total=len(jobs), completed=states.count("finished")),
-        ", ".join([*numbers, *([f"left {clock(left)}"] if running else [])]),
+        ", ".join([*told, *[f"left {clock(left)}"] * bool(running)]),
     )
     if not running:
         return head
     rows = []
-    for job, each in running:
-        planned = job.run.config.planned_steps
-        rows.append(
-            (
-                job.run.name,
-                count(each.steps),
-                count(planned),
-                _number(each.steps_per_second, 0),
-                _number(each.score),
-                clock(_steps_left(job, each) / (each.steps_per_second or math.nan)),
-            )
-        )
+    for job in filter(_runs, jobs):
+        each = running[job.run.name]
+        steps = count(each.steps), count(job.run.config.planned_steps)
+        numbers = _number(each.steps_per_second, 0), _number(each.score)
+        time = clock(_steps_left(job, each) / (each.steps_per_second or math.nan))
+        rows.append((job.run.name, *steps, *numbers, time))
     columns = ("run", "steps", "of", "steps/s", "score", "left")
     return Group(head, make_table(columns, rows, width))
 

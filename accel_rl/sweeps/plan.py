@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -12,8 +11,9 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 from pathlib import Path
+from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from accel_rl.algos import DQNConfig
 from accel_rl.algos.replay_config import ReplayConfig, with_small_replay
@@ -32,8 +32,6 @@ from accel_rl.training.torch_setup import sampling_threads
 
 GROWING = ("env", "algo", "seed", "total_steps")
 """options of runs that may be given with ``resume``"""
-NEW = ("sweep_dir", "config")
-"""options of sweeps that may not"""
 MOST_RUNS = 10_000  # more would be a slip: planning them alone takes minutes
 
 
@@ -103,13 +101,12 @@ def read_options(arguments: Sequence[str]) -> tuple[SweepOptions, dict[str, str]
     own = {field.name for field in dataclasses.fields(SweepOptions)}
     options, _ = override(SweepOptions(), {k: v for k, v in given.items() if k in own})
     axes = {key: text for key, text in given.items() if key not in own}
-    of_new_sweeps = [key for key in given if (key in axes and key not in GROWING) or key in NEW]
-    if options.resume is not None and of_new_sweeps:
-        key = of_new_sweeps[0]
-        raise ValueError(
-            f"{key}={given[key]} cannot be given with resume={options.resume}, which has its own; "
-            f"leave it out (only {', '.join(GROWING)} may grow)"
-        )
+    for key in axes.keys() - GROWING | given.keys() & {"sweep_dir", "config"}:
+        if options.resume is not None:
+            raise ValueError(
+                f"{key}={given[key]} cannot be given with resume={options.resume}, which has its "
+                f"own; leave it out (only {', '.join(GROWING)} may grow)"
+            )
     if options.resume is None and not axes:
         raise ValueError("a sweep needs lists of options, as in algo=a2c,ppo env=pong seed=0,1,2")
     if "run_dir" in axes:
@@ -131,12 +128,12 @@ def plan_runs(
     it is not this user's.
 
     Raises:
-        UntrustedError: it may not, and does.
-        ValueError: an option is not valid in one of them; the message names the run.
+        UntrustedError: ``file`` names code, and is not this user's.
+        ValueError: an option is not valid in a run; the message names the run.
     """
     lists = _lists(axes)
-    runs: dict[str, PlannedRun] = {}
-    known: dict[str, str] = {}  # name of the run by its config
+    runs: list[PlannedRun] = []
+    known: dict[str, tuple[str, ...]] = {}  # arguments by name and by config
     for combination in product(*lists.values()):
         chosen = dict(zip(lists, combination, strict=True))
         arguments = tuple(f"{key}={value}" for key, value in chosen.items())
@@ -149,41 +146,30 @@ def plan_runs(
         name = "-".join([config.env, config.algo, str(config.seed)])
         name += "".join(f"-{key}-{value}" for key, value in varied.items())
         name = "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
-        if name in runs:
-            raise ValueError(
-                f"runs {' '.join(runs[name].arguments)} and {' '.join(arguments)} "
-                f"would both be called {name}; write their options in another way"
-            )
-        if (first := known.setdefault(repr(config), name)) != name:
-            raise ValueError(
-                f"runs {' '.join(runs[first].arguments)} and {' '.join(arguments)} are the same; "
-                f"give each value once"
-            )
+        for key in (name, repr(config)):
+            if (first := known.setdefault(key, arguments)) is not arguments:
+                raise ValueError(
+                    f"runs {' '.join(first)} and {' '.join(arguments)} are the same, or would both "
+                    f"be called {name}; give each value once"
+                )
         pairs = [f"{key}={value}" for key, value in varied.items()]
         has_algo = not pairs or len(lists.get("algo", ())) > 1
         label = ", ".join([config.algo] * has_algo + pairs)
-        runs[name] = PlannedRun(name, label, arguments, config)
-    return list(runs.values())
+        runs.append(PlannedRun(name, label, arguments, config))
+    return runs
 
 
 def _lists(axes: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the values that each of ``axes`` lists; ValueError for too many, or one twice."""
+    """Return the values that each of ``axes`` lists; raise ValueError for too many."""
     lists = {key: _values(key, text, axes.get("algo", "")) for key, text in axes.items()}
     if lists.get("env") == ["atari49"]:
         lists["env"] = list(ATARI_49)
-    num_runs = prod(map(len, lists.values()))
-    if num_runs > MOST_RUNS:
+    if prod(map(len, lists.values())) > MOST_RUNS:
         raise ValueError(f"this sweep would have more than {MOST_RUNS:,} runs; list fewer values")
-    for key, values in lists.items():
-        numbers = [_number(value) for value in values]
-        for value, number in zip(values, numbers, strict=True):
-            if numbers.count(number) > 1:
-                raise ValueError(f"{key}={axes[key]} lists {value} twice")
     return lists
 
 
 def _config_of(arguments: tuple[str, ...], file: str | Path | None, trust: bool) -> TrainConfig:
-    """The config of one run. Raises ValueError, which names the run, where it is not valid."""
     try:
         of_file = [] if file is None else [f"config={file}", *["trust=true"] * trust]
         config = parse_arguments((*arguments, *of_file))
@@ -199,15 +185,7 @@ def _config_of(arguments: tuple[str, ...], file: str | Path | None, trust: bool)
     return config
 
 
-def _number(text: str) -> float | str:
-    """``text`` as a number if it is one, so that 1e-3 equals 0.001."""
-    for kind in (int, float):  # large integers are no floats
-        with contextlib.suppress(ValueError):
-            return kind(text)
-    return text
-
-
-def _values(key: str, text: str, algos: str = "") -> list[str]:
+def _values(key: str, text: str, algos: str) -> list[str]:
     """Return what ``key=text`` lists, ranges in full. ``algos``: what ``algo`` lists."""
     options = _options(key, algos)
     if any(option.is_list for option in options):
@@ -215,7 +193,8 @@ def _values(key: str, text: str, algos: str = "") -> list[str]:
     kinds = {kind for each in options for kind in each.alternatives}
     full = []
     for value in text.split(","):
-        if not kinds & {int, float} or not _is_range(value):  # text may have dots, too
+        is_meant = ".." in value or re.fullmatch("[0-9]+-[0-9]+", value)
+        if not kinds & {int, float} or not is_meant:  # text may have dots, too
             full.append(value)
             continue
         ends = re.fullmatch(r"([0-9]+)\.\.([0-9]+)", value)
@@ -229,14 +208,8 @@ def _values(key: str, text: str, algos: str = "") -> list[str]:
     return full
 
 
-def _is_range(value: str) -> bool:
-    """Return whether it is a range, or is meant as one, as ``0-4`` is."""
-    return ".." in value or re.fullmatch("[0-9]+-[0-9]+", value) is not None
-
-
 @functools.cache
 def _options(key: str, algos: str) -> list[Option]:
-    """Those called ``key``, of all presets and the user's own among ``algos``."""
     own = [find_preset(algo) for algo in algos.split(",") if ":" in algo]
     options = [option for preset in (*PRESETS.values(), *own) for option in list_options(preset())]
     return [each for each in options if key in (each.key, each.name)]
@@ -279,22 +252,10 @@ def _on_cpu(config: TrainConfig) -> TrainConfig:
 
 def write_plan(sweep_dir: Path, runs: Sequence[PlannedRun]) -> None:
     """``sweep.yaml``: what `read_plan` reads, beside the options of all runs in ``config.yaml``."""
-    axes = _axes(runs)
-    tree = OmegaConf.create({"options": axes, "runs": [run.name for run in runs]})
+    tree: dict[str, object] = {"options": _axes(runs), "runs": [run.name for run in runs]}
     if digest := _digest(sweep_dir):
         tree["config"] = digest
-    write_yaml(sweep_dir / "sweep.yaml", tree)
-
-
-def plan_again(
-    sweep_dir: Path, runs: Sequence[PlannedRun], given: Mapping[str, str] | None = None
-) -> list[PlannedRun]:
-    """The same runs, by the options of all that lie in ``sweep_dir``.
-
-    Or those of the lists ``given`` in place of theirs.
-    """
-    axes = {key: ",".join(values) for key, values in _axes(runs).items()}
-    return plan_runs(axes | dict(given or {}), options_of_all(sweep_dir), trust=True)
+    write_yaml(sweep_dir / "sweep.yaml", OmegaConf.create(tree))
 
 
 def _axes(runs: Sequence[PlannedRun]) -> dict[str, list[str]]:
@@ -308,7 +269,7 @@ def _axes(runs: Sequence[PlannedRun]) -> dict[str, list[str]]:
 
 
 def options_of_all(sweep_dir: Path) -> Path | None:
-    """The copy of the file that the sweep was given as ``config``; None if it was given none."""
+    """Return the copy of the file that the sweep was given as ``config``, if it was given one."""
     path = sweep_dir / "config.yaml"
     return path if path.is_file() else None
 
@@ -332,15 +293,13 @@ def read_plan(sweep_dir: Path, *, trust: bool = False) -> list[PlannedRun]:
     path = sweep_dir / "sweep.yaml"
     if not path.is_file():
         raise ValueError(f"{sweep_dir} holds no sweep: there is no sweep.yaml in it")
-    tree = read_yaml(path, trust=trust, within="options")
+    tree: Any = read_yaml(path, trust=trust, within="options")
     try:
-        assert isinstance(tree, DictConfig)
         axes = {str(key): ",".join(map(str, values)) for key, values in tree["options"].items()}
         names = [str(name) for name in tree["runs"]]
-        digest = tree.get("config")
     except Exception as error:  # a value of any type may stand in the place of any other
         raise ValueError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
-    if _digest(sweep_dir) != digest:
+    if _digest(sweep_dir) != tree.get("config"):
         raise ValueError(
             f"{sweep_dir}/config.yaml, which has options of all runs, is not as it was when the "
             "sweep began; put it back, or begin another sweep"
@@ -356,21 +315,19 @@ def grow(sweep_dir: Path, runs: Sequence[PlannedRun], given: Mapping[str, str]) 
     """The sweep in ``sweep_dir``, which has ``runs``, with the lists ``given`` in place of its own.
 
     Raises:
-        ValueError: one of ``runs`` is not in it any more, would be shorter, or would be another.
+        ValueError: one of ``runs`` is not in it any more, or would be shorter.
     """
-    shown = " ".join(f"{key}={text}" for key, text in given.items())
-    grown = plan_again(sweep_dir, runs, given)
-    by_name = {run.name: run for run in grown}
-    for before in runs:
-        after = by_name.get(before.name)
-        if after is None:
+    axes = {key: ",".join(values) for key, values in _axes(runs).items()}
+    grown = plan_runs(axes | dict(given), options_of_all(sweep_dir), trust=True)
+    steps = {run.name: run.config.total_steps for run in grown}
+    for run in runs:
+        old, new = run.config.total_steps, steps.get(run.name)
+        if new is None:
+            shown = " ".join(f"{key}={text}" for key, text in given.items())
             raise ValueError(
-                f"with {shown} the run {before.name} would not be in the sweep any more; list what "
+                f"with {shown} the run {run.name} would not be in the sweep any more; list what "
                 "the sweep has, too"
             )
-        old, new = before.config.total_steps, after.config.total_steps
         if new < old:
             raise ValueError(f"total_steps={new} is less than the sweep's; give {old} or more")
-        if dataclasses.replace(after.config, total_steps=old) != before.config:
-            raise ValueError(f"with {shown} the run {before.name} would have other options")
     return grown

@@ -31,9 +31,10 @@ _LOOK_SECONDS = 0.25
 
 @dataclass
 class Job:
-    """A run of the sweep and how it stands. ``output``: all it prints. ``config``: a file with the
-    options of all runs. ``trust``: that of a sweep that is resumed. ``error``: its failure.
-    ``left``: the directory of an attempt before this one, which gives nothing to go on from.
+    """A run of the sweep and how it stands.
+
+    ``output`` has all that it prints, ``config`` the options of all runs. ``left`` is the directory
+    of an earlier attempt that left no checkpoint.
     """
 
     run: PlannedRun
@@ -49,22 +50,17 @@ class Job:
 def make_jobs(
     runs: Sequence[PlannedRun], sweep_dir: Path, output_dir: Path, *, trust: bool = False
 ) -> list[Job]:
-    """Jobs of ``runs``; those that an earlier sweep has finished are."""
+    config = options_of_all(sweep_dir)
     jobs = []
     for run in runs:
-        run_dir = sweep_dir / "runs" / run.name
         output = output_dir / f"{run.name}.txt"
-        job = Job(run, run_dir, output, options_of_all(sweep_dir), trust)
-        note_if_finished(job)
-        jobs.append(job)
+        jobs.append(Job(run, sweep_dir / "runs" / run.name, output, config, trust))
+        note_if_finished(jobs[-1])
     return jobs
 
 
 def note_if_finished(job: Job) -> None:
-    """Its state is that it has finished, or failed where its files cannot be read.
-
-    The last of its attempts counts, which another part of the sweep may have begun by now.
-    """
+    """Set the state of ``job`` if its last attempt has finished, or cannot be read."""
     job.run_dir = _attempts(job)[-1]
     try:
         if is_finished(job.run, job.run_dir):
@@ -73,29 +69,12 @@ def note_if_finished(job: Job) -> None:
         job.state, job.error = "failed", str(error)
 
 
-def find_checkpoints(run_dir: Path) -> list[Path]:
-    """Return the checkpoints of the run in ``run_dir``, oldest first.
-
-    Raises:
-        ValueError: their directory cannot be read.
-    """
-    try:
-        return list_checkpoints(run_dir)
-    except ValueError as error:
-        raise ValueError(
-            f"{error}; mend that, or move {run_dir} away, and the run begins again"
-        ) from error
-
-
 def is_finished(run: PlannedRun, run_dir: Path) -> bool:
-    """Return whether the run in ``run_dir`` has taken all its steps, and its last evaluation.
+    """Return whether the run has taken all its steps and its last evaluation.
 
-    The last checkpoint says so; ``metrics.csv`` does if the checkpoints were removed.
-
-    Raises:
-        ValueError: a file of the run cannot be read.
+    The last checkpoint says so, or ``metrics.csv`` if the checkpoints were removed.
     """
-    if checkpoints := find_checkpoints(run_dir):
+    if checkpoints := list_checkpoints(run_dir):
         steps: float = checkpoint_steps(checkpoints[-1])
     else:
         rows = read_rows(run_dir / "metrics.csv", "steps")
@@ -104,10 +83,7 @@ def is_finished(run: PlannedRun, run_dir: Path) -> bool:
 
 
 def _attempts(job: Job) -> list[Path]:
-    """Return the directories in which the run was tried: ``NAME``, ``NAME+2``, ``NAME+3``...
-
-    No run's name has a plus sign in it.
-    """
+    """Return the directories in which the run was tried: ``NAME``, ``NAME+2``, ``NAME+3``..."""
     paths = [job.run_dir.with_name(job.run.name)]
     while os.path.lexists(path := paths[0].with_name(f"{job.run.name}+{len(paths) + 1}")):
         paths.append(path)
@@ -115,15 +91,14 @@ def _attempts(job: Job) -> list[Path]:
 
 
 def arguments_of(job: Job) -> list[str]:
-    """Return the arguments of a process for ``job``: the run goes on, or begins.
+    """Return the arguments of a process in which the run goes on, or begins.
 
-    Nothing that is there is changed: where an attempt has left no checkpoint to go on from, the
-    run begins again in a directory of its own, and ``left`` is that of the attempt.
+    If an attempt has left no checkpoint, its directory stays, and the run begins in another.
 
     Raises:
         ValueError: its files cannot be read, or another process trains in its directory.
     """
-    if find_checkpoints(job.run_dir):
+    if list_checkpoints(job.run_dir):
         again = [f"resume={job.run_dir}", f"total_steps={job.run.config.total_steps}"]
         return [*again, *["trust=true"] * job.trust]
     if job.run_dir.exists():
@@ -197,12 +172,7 @@ def work_off(
 
 
 class _Process:
-    """The process of a job, in a session of its own: Ctrl-C in the terminal reaches the sweep
-    alone, which asks each run once.
-
-    Raises:
-        ValueError: as `arguments_of`.
-    """
+    """The process of a job, in a session of its own, which Ctrl-C does not reach."""
 
     def __init__(self, job: Job, slot: Slot) -> None:
         arguments = arguments_of(job)
@@ -242,7 +212,6 @@ class _Process:
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Ends it at once; its own workers end with it."""
         if not self.has_ended():
             self._process.kill()
         self.close()
@@ -252,7 +221,6 @@ class _Process:
         os.close(self._life)
 
     def outcome(self, was_asked: bool) -> tuple[State, str]:
-        """The state of the job of a process that has ended, and why it failed."""
         code = self._process.returncode
         if code == 0:
             return "finished", ""

@@ -1,4 +1,4 @@
-"""What a sweep ends in: a score for each run, and one table and one figure of their aggregates.
+"""The results of a sweep: a score for each run, and a table and a figure of their aggregates.
 
 The form is that of Table 1 in Stooke and Abbeel 2018 (arXiv:1803.02811), human-normalised mean and
 median over games, with the interquartile mean and the intervals of Agarwal et al. 2021
@@ -12,8 +12,10 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from textwrap import fill
+from typing import Any
 
 import numpy as np
 
@@ -32,10 +34,10 @@ _INFO = "episode_info_"
 
 @dataclass(frozen=True)
 class Score:
-    """A finished run's: that of its last evaluation, else of its last 100 games.
+    """The score of a finished run in its last evaluation, or else in its last 100 games.
 
-    ``steps`` and ``training_seconds``: what it took, evaluations left out. ``info``: means of the
-    environment's own numbers over the same games, by their column in ``metrics.csv``.
+    ``training_seconds`` leaves out evaluations. ``info``: means of the environment's own numbers
+    over the same games, by their column in ``metrics.csv``.
     """
 
     label: str
@@ -50,8 +52,9 @@ class Score:
 
 @dataclass(frozen=True)
 class Panel:
-    """Aggregates of one kind of score: over all games where each has a human's score, else of one
-    environment. ``estimates``: by label, then statistic; ``counts``: games and runs, by label.
+    """Aggregates of human-normalised scores over all games, or of the scores of one environment.
+
+    ``estimates``: by label, then statistic. ``counts``: games and runs, by label.
     """
 
     title: str
@@ -60,13 +63,9 @@ class Panel:
 
 
 def write_report(sweep_dir: Path, jobs: Sequence[Job]) -> list[Panel]:
-    """Writes ``results.csv`` and ``results.md``; returns what is in the table.
+    """Write ``results.csv`` and ``results.md``; return the aggregates.
 
-    Runs that have not finished, or have finished no game, count nowhere and are named as such. A
-    job whose run has finished, but cannot be read, is then one that has failed.
-
-    Raises:
-        OSError: one could not be written.
+    A job whose run has finished, but cannot be read, becomes a failed one.
     """
     scores = {}
     for job in jobs:
@@ -90,23 +89,18 @@ def draw_report(sweep_dir: Path, panels: Sequence[Panel]) -> bool:
 
 
 def read_score(job: Job) -> Score | None:
-    """The score of a finished run; None if it has finished no game.
-
-    Raises:
-        ValueError: its files cannot be read.
-    """
+    """Return the score of a finished run, or None if it has finished no game."""
     config = job.run.config
     path = job.run_dir / "metrics.csv"
     rows = read_rows(path, _SCORE, "steps", "training_seconds")
     if not rows:
         raise ValueError(f"{path} is empty or not there")
-    last = rows[-1]
-    scored, source = last, f"last {EPISODE_WINDOW} games"
+    last = scored = rows[-1]
+    source = f"last {EPISODE_WINDOW} games"
     for row in read_rows(job.run_dir / "evaluation.csv", _SCORE)[-1:]:
         if math.isfinite(row[_SCORE]):  # else it has finished no game
             scored, source = row, "last evaluation"
-    value = scored[_SCORE]
-    if not math.isfinite(value):
+    if not math.isfinite(value := scored[_SCORE]):
         return None
     cost = int(last["steps"]), last["training_seconds"]
     info = {column: mean for column, mean in scored.items() if column.startswith(_INFO)}
@@ -114,33 +108,25 @@ def read_score(job: Job) -> Score | None:
 
 
 def make_panels(scores: Sequence[Score]) -> list[Panel]:
-    """One panel of human-normalised scores if every environment has a human's; else one for each
-    environment, of raw scores.
-    """
+    """Return one panel if every environment has a human's score, else one for each environment."""
     envs = list(dict.fromkeys(score.env for score in scores))
     if envs and all(human_normalized(env, 0.0) is not None for env in envs):
         games = f"{len(envs)} games" if len(envs) > 1 else envs[0]
         return [_panel(f"human-normalised score, {games}", scores, is_normalized=True)]
-    return [
-        _panel(f"score, {env}", [score for score in scores if score.env == env], False)
-        for env in envs
-    ]
+    return [_panel(f"score, {env}", [each for each in scores if each.env == env]) for env in envs]
 
 
-def _panel(title: str, scores: Sequence[Score], is_normalized: bool) -> Panel:
+def _panel(title: str, scores: Sequence[Score], is_normalized: bool = False) -> Panel:
     by_label: dict[str, dict[str, list[float]]] = {}
     for score in scores:
         normalized = human_normalized(score.env, score.value) if is_normalized else score.value
         assert normalized is not None
         by_label.setdefault(score.label, {}).setdefault(score.env, []).append(normalized)
-    return Panel(
-        title,
-        {
-            label: aggregate([np.array(values) for values in games.values()])
-            for label, games in by_label.items()
-        },
-        {label: (len(games), sum(map(len, games.values()))) for label, games in by_label.items()},
-    )
+    estimates, counts = {}, {}
+    for label, games in by_label.items():
+        estimates[label] = aggregate([np.array(values) for values in games.values()])
+        counts[label] = len(games), sum(map(len, games.values()))
+    return Panel(title, estimates, counts)
 
 
 def _csv(jobs: Sequence[Job], scores: Mapping[str, Score | None]) -> str:
@@ -173,18 +159,17 @@ def _markdown(
     lines = [f"# Sweep {name}", "", f"{states.count('finished')} of {len(jobs)} runs finished."]
     for panel in panels:
         lines += ["", f"## {panel.title[0].upper()}{panel.title[1:]}", ""]
-        lines += _table(
-            ["configuration", "games", "runs", *NAMES.values()],
-            [
-                [label, *map(str, panel.counts[label])] + [str(each[key]) for key in NAMES]
-                for label, each in panel.estimates.items()
-            ],
-        )
+        rows = [
+            [label, *map(str, panel.counts[label]), *(str(each[key]) for key in NAMES)]
+            for label, each in panel.estimates.items()
+        ]
+        lines += _table(["configuration", "games", "runs", *NAMES.values()], rows)
     if panels:
+        sources = sorted({f"mean of its {score.source}" for score in scored})
         lines += [
             "",
             "IQM: mean of the middle half of all runs. Mean and median: over games, of each game's "
-            f"mean. In brackets: {METHOD}. The score of a run: {', '.join(_sources(scored))}.",
+            f"mean. In brackets: {METHOD}. The score of a run: {', '.join(sources)}.",
             *_means("score", scored, [score.value for score in scored]),
         ]
         for column in _info_columns(scored):
@@ -195,15 +180,9 @@ def _markdown(
         lines += ["", "## Finished, but no game", "", *(f"- {name}" for name in without)]
     missing = [job for job in jobs if job.state != "finished"]
     if missing:
-        lines += ["", "## Not finished", ""]
-        lines += [
-            f"- {job.run.name}: {job.state}{', ' * bool(job.error)}{job.error}" for job in missing
-        ]
+        told = [f"- {job.run.name}: {job.state}, {job.error}".strip(", ") for job in missing]
+        lines += ["", "## Not finished", "", *told]
     return "\n".join(lines) + "\n"
-
-
-def _sources(scores: Sequence[Score]) -> list[str]:
-    return sorted({f"mean of its {score.source}" for score in scores})
 
 
 def _info_columns(scores: Iterable[Score | None]) -> list[str]:
@@ -211,10 +190,7 @@ def _info_columns(scores: Iterable[Score | None]) -> list[str]:
 
 
 def _means(name: str, scores: Sequence[Score], values: Sequence[float]) -> list[str]:
-    """A section: the mean of ``values``, one of each score, by environment and configuration.
-
-    NaN counts nowhere.
-    """
+    """Return a section with the mean of ``values`` by environment and configuration."""
     labels = list(dict.fromkeys(score.label for score in scores))
     cells: dict[tuple[str, str], list[float]] = {}
     for score, value in zip(scores, values, strict=True):
@@ -233,11 +209,11 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _draw(panels: Sequence[Panel]) -> memoryview:
-    """A row for each panel: each configuration's statistics as points with their intervals."""
     from accel_rl.runs.figures import COLOURS, MaxNLocator, new_figure, plain, style_axes, to_png
 
     most = max(len(panel.estimates) for panel in panels)
-    labels = [[plain(_in_lines(label)) for label in panel.estimates] for panel in panels]
+    fold = partial(fill, width=30, break_long_words=False, break_on_hyphens=False)
+    labels = [[plain(fold(label)) for label in panel.estimates] for panel in panels]
     num_lines = max(label.count("\n") + 1 for each in labels for label in each)
     figure = new_figure(10.0, len(panels) * (1.2 + (0.26 + 0.14 * num_lines) * most))
     for row, panel in enumerate(panels):
@@ -245,15 +221,9 @@ def _draw(panels: Sequence[Panel]) -> memoryview:
             axes = figure.add_subplot(len(panels), len(NAMES), row * len(NAMES) + column + 1)
             for place, estimates in enumerate(panel.estimates.values()):
                 each = estimates[key]
-                if not math.isnan(each.low):
-                    axes.plot(
-                        [each.low, each.high],
-                        [place, place],
-                        color=COLOURS[0],
-                        linewidth=6,
-                        alpha=0.35,
-                        solid_capstyle="butt",
-                    )
+                ends = [] if math.isnan(each.low) else [each.low, each.high]
+                style: Any = {"color": COLOURS[0], "alpha": 0.35, "solid_capstyle": "butt"}
+                axes.plot(ends, [place] * len(ends), linewidth=6, **style)
                 axes.plot([each.value], [place], "|", color=COLOURS[0], ms=14, mew=2.5)
             axes.set_yticks(range(len(panel.estimates)))
             axes.set_yticklabels(labels[row] if column == 0 else [])
@@ -265,8 +235,3 @@ def _draw(panels: Sequence[Panel]) -> memoryview:
             axes.set_xlabel(plain(panel.title) if column == 1 else "")
     figure.supxlabel(METHOD, fontsize=8, color="#555555")
     return to_png(figure)
-
-
-def _in_lines(label: str) -> str:
-    """``label`` broken between its options, so that it leaves room beside it."""
-    return fill(label, width=30, break_long_words=False, break_on_hyphens=False)

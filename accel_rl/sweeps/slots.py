@@ -1,4 +1,4 @@
-"""Where the runs of a sweep go: each slot has a share of the cores and of the GPUs."""
+"""The places in which runs of a sweep run, with a share of the cores and of the GPUs each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from accel_rl.system.topology import Machine, plan_cores, read_machine
 
 @dataclass(frozen=True)
 class Slot:
-    """``cpus``: the mask of its run. ``gpus``: for CUDA_VISIBLE_DEVICES; empty: none is there."""
+    """The CPUs and GPUs of one run at a time; ``gpus`` are names for CUDA_VISIBLE_DEVICES."""
 
     cpus: tuple[int, ...]
     gpus: tuple[str, ...]
@@ -24,13 +24,10 @@ class Slot:
 def make_slots(
     options: SweepOptions, gpus: Sequence[str], machine: Machine, gpus_of_run: int = 1
 ) -> list[Slot]:
-    """Equal shares of ``machine``, in order, for ``slots`` runs at a time.
+    """Return equal shares of ``machine``, in order, for ``slots`` runs at a time.
 
     Slots beyond the number of cores or GPUs share them. Of more cores than the quota pays for, the
     first are taken, so that the runs do not plan for what they cannot have together.
-
-    Raises:
-        ValueError: ``cpus`` names one that cannot be had.
     """
     num_slots = options.slots or max(1, len(gpus) // gpus_of_run)
     cpus: Sequence[int] | None = options.cpus or None
@@ -46,22 +43,18 @@ def make_slots(
 
 
 def slots_here(options: SweepOptions, configs: Sequence[TrainConfig]) -> list[Slot]:
-    """Shares of this machine, of its GPUs too unless all runs are to use none.
+    """Return shares of this machine, with GPUs unless no run uses one.
 
     Raises:
-        ValueError: ``cpus`` names one that cannot be had, or ``slots`` are too many for the GPUs
-            that a run is to use.
+        ValueError: a CPU of ``cpus`` is not available, or there are more ``slots`` than GPUs allow.
     """
     found = torch.cuda.device_count()
     most = max(_num_gpus(config, found) for config in configs)
-    gpus: list[str] = []
-    if most:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        gpus = [str(number) for number in range(found)]
-        if visible:
-            gpus = visible.split(",")
-            # Of parts of a GPU (MIG) CUDA shows a process the first one alone.
-            gpus = gpus if gpus[0].startswith("MIG-") else gpus[:found]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = visible.split(",") if visible else [str(number) for number in range(found)]
+    if not (gpus and gpus[0].startswith("MIG-")):  # of which CUDA shows only the first
+        gpus = gpus[:found]
+    gpus = gpus if most else []
     slots = make_slots(options, gpus, read_machine(), max(1, most))
     asked = max(config.gpus or 0 for config in configs)
     fewest = min(len(slot.gpus) for slot in slots)
@@ -74,7 +67,6 @@ def slots_here(options: SweepOptions, configs: Sequence[TrainConfig]) -> list[Sl
 
 
 def _num_gpus(config: TrainConfig, found: int) -> int:
-    """Of the GPUs ``found``, how many a run would use if it were alone."""
     if config.device == "cpu" or config.gpus == 0:
         return 0
     return min(config.gpus or config.num_learners, found)

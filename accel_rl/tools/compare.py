@@ -1,12 +1,11 @@
-"""Saved runs side by side: groups that differ in seed alone, and their mean curves.
+"""Groups of saved runs that differ in the seed alone, and their mean curves.
 
 A curve is a column of ``metrics.csv`` over the run: the raw score, mean of the last 100 games, or
-any other.
+any other column.
 """
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ import numpy as np
 from accel_rl.config import TrainConfig
 from accel_rl.options import Kind, list_options
 from accel_rl.presets import find_preset
-from accel_rl.runs.files import whole_lines
 from accel_rl.runs.saved import read_config
 from accel_rl.runs.tables import read_rows
 from accel_rl.runs.yaml_file import exact_text
@@ -47,9 +45,7 @@ class NoValueError(ValueError):
 
 @dataclass(frozen=True)
 class SavedCurve:
-    """One run. ``x``, ``y``: ``[n]``, where the column has a number; the score has none before the
-    first finished game.
-    """
+    """The curve of one run: ``x`` and ``y`` are ``[n]``, where the column has a number."""
 
     run_dir: Path
     config: TrainConfig
@@ -98,10 +94,10 @@ class Group:
 
 
 def find_runs(named: Sequence[str | Path]) -> list[Path]:
-    """Return the run directories ``named``, in place of each sweep's its runs.
+    """Return the run directories that are named, and the runs of sweeps that are named.
 
     Raises:
-        ValueError: none is named, or one twice.
+        ValueError: no run is named, or a run is named twice.
     """
     runs: list[Path] = []
     for folder in map(Path, named):
@@ -116,41 +112,10 @@ def find_runs(named: Sequence[str | Path]) -> list[Path]:
     return runs
 
 
-def check_column(run_dirs: Sequence[Path], column: str, others: Sequence[str]) -> None:
-    """Raises ValueError where a run has no such column in its ``metrics.csv``.
-
-    ``others``: what else could have been meant. A run without rows yet passes.
-    """
-    columns = {run_dir: names for run_dir in run_dirs if (names := _column_names(run_dir))}
-    lacking = [str(run_dir) for run_dir, names in columns.items() if column not in names]
-    if lacking:
-        known = dict.fromkeys([*others, *(name for names in columns.values() for name in names)])
-        near = [name for name in known if column in name] or get_close_matches(column, known)
-        hint = f"did you mean {' or '.join(near[:3])}?" if near else "draw another column;"
-        if len(lacking) < len(columns):
-            hint = "leave them out, since others have it;"
-        raise ValueError(
-            f"what={column} is no column of {', '.join(lacking)}; {hint} "
-            f"`head -1 {lacking[0]}/metrics.csv` shows all"
-        )
-
-
-def _column_names(run_dir: Path) -> list[str]:
-    try:
-        return next(csv.reader(whole_lines(run_dir / "metrics.csv")), [])
-    except (OSError, ValueError, csv.Error):  # `read_curve` reports them
-        return []
-
-
 def read_curves(
     run_dirs: Sequence[Path], axis: Axis, column: str = SCORE, *, trust: bool = False
 ) -> tuple[list[SavedCurve], list[Path]]:
-    """Return the curves of ``column``, and the runs that have no value yet.
-
-    Raises:
-        NoValueError: no run has one.
-        ValueError: as `read_curve`.
-    """
+    """Return the curves of ``column``, and the runs that have no value yet; see `read_curve`."""
     curves, without_value = [], []
     for run_dir in run_dirs:
         try:
@@ -167,20 +132,21 @@ def read_curve(
 ) -> SavedCurve:
     """Return the curve of ``column`` in ``run_dir``; the run may still be going on.
 
-    Args:
-        run_dir: directory of the run.
-        axis: what the curve stands over.
-        column: column of ``metrics.csv``.
-        trust: import a preset of somebody else's (``algo=module:function``).
-
     Raises:
-        UntrustedError: there is such a preset, and ``trust`` is false.
-        NoValueError: there is no number yet in this column of its ``metrics.csv``.
-        ValueError: it is no run, or has no such column.
+        NoValueError: the column has no number yet.
+        ValueError: it is no run, has no such column, or names code and is not this user's.
     """
     config = read_config(run_dir, trust=trust)
     x_column, unit = COLUMNS[axis]
-    rows = read_rows(run_dir / "metrics.csv", x_column, column)
+    rows = read_rows(run_dir / "metrics.csv", x_column)
+    if rows and column not in rows[0]:
+        known = ("scores", "norms", *rows[0])
+        near = [name for name in known if column in name] or get_close_matches(column, known)
+        hint = f"did you mean {' or '.join(near[:3])}? " if near else ""
+        raise ValueError(
+            f"what={column} is no column of {run_dir}; {hint}`head -1 {run_dir}/metrics.csv` shows "
+            "all"
+        )
     points = [(row[x_column] * unit, row[column]) for row in rows if math.isfinite(row[column])]
     if not points:
         hint = ", or see whether the environment tells it" * column.startswith("episode_info_")
@@ -192,15 +158,14 @@ def read_curve(
 
 
 def name_value(column: str) -> str:
-    """Return what a run has none of where ``column`` has no number."""
+    """Return the name of what a run lacks if ``column`` has no number."""
     return "finished game" if column == SCORE else f"value of {column}"
 
 
 def label_runs(configs: Sequence[TrainConfig], same: Container[str]) -> list[str]:
     """Return for each config the options in which they differ, without those named ``same``.
 
-    Where algorithms differ, what a preset brings with it is left out. Keys are shortened to their
-    last part where it names one option, as on the command line.
+    If algorithms differ, options that each preset brings with it are left out.
     """
     options = [_values(config, same) for config in configs]
     keys = list(dict.fromkeys(key for each in options for key in each))
@@ -235,9 +200,9 @@ def _values(config: TrainConfig, same: Container[str]) -> dict[str, str]:
 def make_groups(curves: Sequence[SavedCurve], axis: Axis, column: str = SCORE) -> list[Group]:
     """Return groups of runs whose options differ in seed and `info_keys` alone, with labels.
 
-    Over steps and frames also options count as equal that change nothing but the speed and what is
-    recorded, unless ``column`` is a speed or a share of the time. Of runs with the same seed the
-    one that began (or went on) last stands for all, since they are no independent samples.
+    Over steps and frames, options that change only the speed and what is recorded may differ, too,
+    unless ``column`` is a speed or a share of the time. Of runs with the same seed the newest
+    counts, since they are no independent samples.
 
     Raises:
         ValueError: the curves of a group have no stretch in common.
@@ -258,18 +223,18 @@ def make_groups(curves: Sequence[SavedCurve], axis: Axis, column: str = SCORE) -
 
 
 def _make_group(label: str, members: list[SavedCurve], axis: Axis) -> Group:
-    newest: dict[int, SavedCurve] = {}
-    for curve in sorted(members, key=_began):
-        newest[curve.config.seed] = curve
+    def written(curve: SavedCurve) -> tuple[float, str]:
+        return (curve.run_dir / "config.yaml").stat().st_mtime, curve.run_dir.name
+
+    newest = {curve.config.seed: curve for curve in sorted(members, key=written)}
     curves = [curve for curve in members if curve is newest[curve.config.seed]]
     first, last = max(curve.x[0] for curve in curves), min(curve.x[-1] for curve in curves)
     if first > last:
         early = min(curves, key=lambda curve: curve.x[-1])
         late = max(curves, key=lambda curve: curve.x[0])
         raise ValueError(
-            f"{early.run_dir} ends after {format_x(last, axis)} {axis}, before {late.run_dir} of "
-            f"the same group has its first value, after {format_x(first, axis)}; "
-            "let the first train on, or leave one out"
+            f"{early.run_dir} ends after {format_x(last, axis)} {axis}, before {late.run_dir} has "
+            f"its first value, after {format_x(first, axis)}; train on, or leave one out"
         )
     x = np.linspace(first, last, NUM_POINTS)
     y = np.array([np.interp(x, curve.x, curve.y) for curve in curves])
@@ -280,18 +245,8 @@ def _make_group(label: str, members: list[SavedCurve], axis: Axis) -> Group:
         x=x,
         y=y,
         runs=tuple(curve.run_dir for curve in curves),
-        left_out=tuple(
-            curve.run_dir for curve in members if curve is not newest[curve.config.seed]
-        ),
+        left_out=tuple(each.run_dir for each in members if each is not newest[each.config.seed]),
     )
-
-
-def _began(curve: SavedCurve) -> tuple[float, str]:
-    """Return a key to sort runs by their start, which TensorBoard's files have in their names."""
-    events = (each.name.split(".") for each in curve.run_dir.glob("events.out.tfevents.*"))
-    starts = [float(parts[3]) for parts in events if parts[3].isdigit()]
-    written = (curve.run_dir / "config.yaml").stat().st_mtime
-    return max(starts, default=written), curve.run_dir.name
 
 
 def format_x(x: float, axis: Axis) -> str:

@@ -5,15 +5,13 @@ The protocol is in `accel_rl.training.evaluation`.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from rich import box
@@ -26,7 +24,6 @@ from accel_rl.config import TrainConfig
 from accel_rl.envs import is_atari_game
 from accel_rl.runs.files import write_whole
 from accel_rl.runs.saved import find_policy, read_trusted_config
-from accel_rl.samplers import Episode
 from accel_rl.system.lasting_console import LastingConsole
 from accel_rl.system.process_settings import directory, taking_back
 from accel_rl.tools.human_scores import human_normalized
@@ -170,38 +167,39 @@ def evaluate_run(
     out = Path(options.out) if options.out else run_dir / "evaluation.json"
     check_output(out, (".json",), overwrite=options.overwrite)
     config = _for_evaluation(config, options)
+    is_atari = is_atari_game(config.env)
     limit = options.max_episode_steps or longest_game(config.env, options.num_steps)
-    # Apart from the training's and its evaluator's games, which come from config.seed as well.
+    # Other games than those of training and its evaluations, which come from config.seed, too.
     seeds = np.random.SeedSequence([config.seed, 2, options.seed])
     device = pick_device(options.device)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(taking_back([directory()]))
-        stack.enter_context(sampling_threads())
-        sampler = make_evaluation_sampler(
-            config, options.num_envs, seeds, device, num_workers=options.num_workers
-        )
-        stack.enter_context(closing(sampler))
-        agent, steps = load_agent(
-            checkpoint,
-            config,
-            sampler.env_spec,
-            device,
-            greedy=options.greedy,
-            env_index=options.num_envs,
-        )
-        num_steps = options.num_steps if options.num_episodes is None else None
-        with show_progress(console or LastingConsole(), "steps", num_steps) as show:
-            result = play_games(
-                sampler,
-                agent,
-                show,
-                num_steps=num_steps,
-                num_episodes=options.num_episodes,
-                max_episode_steps=limit,
+    num_steps = options.num_steps if options.num_episodes is None else None
+    num_envs, greedy = options.num_envs, options.greedy
+    with (
+        taking_back([directory()]),
+        sampling_threads(),
+        closing(
+            make_evaluation_sampler(
+                config, num_envs, seeds, device, num_workers=options.num_workers
             )
-    is_atari = is_atari_game(config.env)
+        ) as sampler,
+        show_progress(console or LastingConsole(), "steps", num_steps) as show,
+    ):
+        spec = sampler.env_spec
+        agent, steps = load_agent(
+            checkpoint, config, spec, device, greedy=greedy, env_index=num_envs
+        )
+        result = play_games(
+            sampler,
+            agent,
+            show,
+            num_steps=num_steps,
+            num_episodes=options.num_episodes,
+            max_episode_steps=limit,
+        )
     scores = [episode.episode_return for episode in result.episodes]
     mean = float(np.mean(scores)) if scores else None
+    info = info_means(result.episodes, spec.info_keys).values()
+    means = [each if math.isfinite(each) else None for each in info]
     report = EvaluationReport(
         run=str(run_dir),
         env=config.env,
@@ -209,9 +207,9 @@ def evaluate_run(
         training_seed=config.seed,
         checkpoint_steps=steps,
         num_steps=result.num_steps,
-        num_envs=options.num_envs,
+        num_envs=num_envs,
         seed=options.seed,
-        greedy=options.greedy,
+        greedy=greedy,
         max_episode_steps=limit,
         max_noops=config.atari.max_noops if is_atari else None,
         num_games=len(scores),
@@ -225,7 +223,7 @@ def evaluate_run(
         human_normalized_mean=None if mean is None else human_normalized(config.env, mean),
         scores=scores,
         lengths=[episode.episode_length for episode in result.episodes],
-        info_means=_info_means(result.episodes, sampler.env_spec.info_keys),
+        info_means=dict(zip(spec.info_keys, means, strict=True)),
         accel_rl_version=__version__,
     )
     write_whole(out, (json.dumps(dataclasses.asdict(report), indent=2) + "\n").encode())
@@ -233,7 +231,7 @@ def evaluate_run(
 
 
 def report_table(report: EvaluationReport) -> RenderableType:
-    """The report for people."""
+    """Return the report as a table for people."""
     table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -262,24 +260,14 @@ def report_table(report: EvaluationReport) -> RenderableType:
     return table
 
 
-def _info_means(episodes: Sequence[Episode], keys: Sequence[str]) -> dict[str, float | None]:
-    means = info_means(episodes, keys).values()
-    return {key: m if math.isfinite(m) else None for key, m in zip(keys, means, strict=True)}
-
-
 def _for_evaluation(config: TrainConfig, options: EvaluateOptions) -> TrainConfig:
-    """The run's config with the games as `options` want them, on this machine."""
+    """Return the run's config with the games that ``options`` ask for, on this machine."""
+    if options.max_noops is not None and not is_atari_game(config.env):
+        raise ValueError(
+            f"max_noops={options.max_noops} has no effect, because env={config.env} is no Atari "
+            "game; leave it out"
+        )
     config = dataclasses.replace(with_game_limit(config), cpus=())
-    changes = {
-        name: value
-        for name in ("max_episode_steps", "max_noops")
-        if (value := getattr(options, name)) is not None
-    }
-    if not is_atari_game(config.env):
-        if options.max_noops is not None:
-            raise ValueError(
-                f"max_noops={options.max_noops} has no effect, because env={config.env} is no "
-                f"Atari game; leave it out"
-            )
-        return config
+    given = {"max_episode_steps": options.max_episode_steps, "max_noops": options.max_noops}
+    changes: Any = {name: value for name, value in given.items() if value is not None}
     return dataclasses.replace(config, atari=dataclasses.replace(config.atari, **changes))

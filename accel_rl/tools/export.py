@@ -34,13 +34,13 @@ from accel_rl.tools.policy import PolicyOptions, open_run
 from accel_rl.tools.weights import pack_weights
 
 TOLERANCE = 1e-4
-"""by which outputs of the graph may differ from the policy's, relative and absolute"""
+"""relative and absolute, between outputs of the graph and the policy"""
 ONNX_FILE, WEIGHTS_FILE, DESCRIPTION_FILE = "policy.onnx", "policy.safetensors", "export.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(PolicyOptions):
-    """How a saved run is exported."""
+    """Options of `export_run` and of ``accel_rl export``."""
 
     out: str | None = None
     """directory for the files, which is made if it does not exist; none: export in the run
@@ -59,7 +59,11 @@ def export_run(run_dir: str | Path, options: ExportOptions) -> list[Path]:
         OSError: a file could not be written; files before it are there.
     """
     run_dir = Path(run_dir)
-    _check_packages()
+    for name in ("onnx", "onnxscript", "onnxruntime", "safetensors"):
+        try:
+            import_module(name)
+        except ModuleNotFoundError as error:
+            raise ValueError(missing_package("export", "export", error)) from error
     run = open_run(run_dir, options.checkpoint, greedy=True, trust=options.trust)
     config, spec, agent = run.config, run.spec, run.agent
     folder = Path(options.out) if options.out else run_dir / "export"
@@ -90,16 +94,8 @@ def export_run(run_dir: str | Path, options: ExportOptions) -> list[Path]:
     return paths
 
 
-def _check_packages() -> None:
-    for name in ("onnx", "onnxscript", "onnxruntime", "safetensors"):
-        try:
-            import_module(name)
-        except ModuleNotFoundError as error:
-            raise ValueError(missing_package("export", "export", error)) from error
-
-
 def _to_onnx(graph: PolicyGraph, examples: list[Tensor], which: str) -> bytes:
-    """The graph in ONNX, compared with ``graph`` on other numbers of observations."""
+    """Return the graph in ONNX, compared with ``graph`` on other numbers of observations."""
     names = [port.name for port in graph.inputs], [port.name for port in graph.outputs]
     with torch.no_grad(), _quietly():
         try:
@@ -121,7 +117,14 @@ def _to_onnx(graph: PolicyGraph, examples: list[Tensor], which: str) -> bytes:
         data: bytes = program.model_proto.SerializeToString()
         for n in (1, 3):
             given = [torch.cat((each, each))[:n] for each in examples]
-            _compare(run_graph(data, names[0], given), graph(given), names[1], which)
+            found = run_graph(data, names[0], given)
+            for name, one, other in zip(names[1], found, graph(given), strict=True):
+                if not np.allclose(one, other.numpy(), rtol=TOLERANCE, atol=TOLERANCE):
+                    raise ValueError(
+                        f"{which}: the exported graph computes another {name} than the policy, so "
+                        "nothing was written; does forward branch on values, or depend on the size "
+                        "of a batch?"
+                    )
     return data
 
 
@@ -138,20 +141,9 @@ def run_graph(data: bytes, names: Sequence[str], inputs: Sequence[Tensor]) -> li
     return outputs
 
 
-def _compare(
-    found: Sequence[Any], expected: Sequence[Tensor], names: Sequence[str], which: str
-) -> None:
-    for name, one, other in zip(names, found, expected, strict=True):
-        if not np.allclose(one, other.numpy(), rtol=TOLERANCE, atol=TOLERANCE):
-            raise ValueError(
-                f"{which}: the exported graph computes another {name} than the policy, so nothing "
-                "was written; does forward branch on values, or depend on the size of a batch?"
-            )
-
-
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Without what the exporter prints, logs and warns of: its own parts, and whole programs."""
+    """Keep the exporter from printing, logging and warning."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -2,9 +2,8 @@
 
 From three runs on, an interval is the stratified percentile bootstrap of Agarwal et al. 2021, Deep
 Reinforcement Learning at the Edge of the Statistical Precipice (arXiv:2108.13264), sections 4.1 and
-4.3. Fewer runs say too little about their spread. In place of an interval they have the range: the
-statistic if each run had the lowest score of its game, and if each had the highest. An interval
-never leaves that range.
+4.3. Fewer runs have a range instead: the statistic if each run had the lowest score of its game,
+and if each had the highest.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ METHOD = (
     "95 % interval: stratified bootstrap over the runs of each environment, "
     f"{NUM_RESAMPLES:,} draws; below {FEWEST_RUNS} runs: their range"
 )
-"""how figures and tables name their intervals"""
 _TAILS = (0.025, 0.975)
 
 
@@ -70,7 +68,7 @@ def aggregate(scores: Sequence[Values], seed: int = 0) -> Mapping[str, Estimate]
 
 
 def interval_of_mean(y: Values, seed: int = 0) -> tuple[Values, Values]:
-    """Return the ends, ``[n]`` each, of the interval of the mean over runs of ``[runs, n]``."""
+    """Return both ends, ``[n]``, of the interval of the mean over the runs of ``[runs, n]``."""
     runs = len(y)
     if runs == 1:
         return np.full(y.shape[1], np.nan), np.full(y.shape[1], np.nan)

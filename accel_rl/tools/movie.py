@@ -1,4 +1,4 @@
-"""Films: pictures into an mp4 or GIF file that is there whole or not at all."""
+"""Films of pictures, in an mp4 or GIF file that appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Picture = NDArray[np.uint8]
 
 SUFFIXES = (".mp4", ".gif")
 _CODECS = ("vp09", "mp4v")
-"""VP9, which browsers, editors and notebooks show; MPEG-4 part 2, where OpenCV has no VP9"""
+"""VP9, which browsers, editors and notebooks show, or MPEG-4 part 2 if OpenCV has no VP9"""
 GIF_FRAMES_PER_SECOND = 20.0
 """at most: a GIF of a faster film has every second, third ... picture"""
 GIF_SECONDS = 60.0
@@ -29,7 +29,7 @@ GIF_SECONDS = 60.0
 
 
 class Movie(Protocol):
-    """Takes the pictures of a film: ``[height, width, 3]`` uint8, RGB, all of one size."""
+    """A film that takes pictures: ``[height, width, 3]`` uint8, RGB, all of one size."""
 
     def add(self, picture: Picture) -> None: ...
 
@@ -57,8 +57,6 @@ def film(path: Path, frames_per_second: float) -> Iterator[Movie]:
 
 
 class _Mp4:
-    """Encodes while pictures are added."""
-
     def __init__(self, path: Path, frames_per_second: float) -> None:
         self._path = path
         self._frames_per_second = frames_per_second
@@ -92,8 +90,6 @@ class _Mp4:
 
 
 class _Gif:
-    """Keeps its pictures until they are encoded."""
-
     def __init__(self, frames_per_second: float) -> None:
         self._stride = math.ceil(frames_per_second / GIF_FRAMES_PER_SECOND)
         self._delay = round(100 * self._stride / frames_per_second) * 10  # ms, whole hundredths

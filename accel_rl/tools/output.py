@@ -1,4 +1,4 @@
-"""What tools print and write: where results go, tables, progress."""
+"""Options, places of files, tables and progress that the tools have in common."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from time import perf_counter
+from typing import Literal
 
 from rich import box
 from rich.console import Console
@@ -43,7 +44,7 @@ class OutputOptions:
 
 
 def check_output(path: Path, suffixes: tuple[str, ...], *, overwrite: bool) -> None:
-    """Raises a ValueError unless a file of such a kind can be written to ``path``."""
+    """Raise ValueError unless a file of such a kind can be written to ``path``."""
     if path.suffix not in suffixes:
         raise ValueError(f"out={path} must end in {' or '.join(suffixes)}")
     _check_place(path, path.parent)
@@ -54,7 +55,7 @@ def check_output(path: Path, suffixes: tuple[str, ...], *, overwrite: bool) -> N
 
 
 def check_folder(folder: Path, files: Sequence[Path], *, overwrite: bool) -> None:
-    """Raises a ValueError unless ``files`` can be written to ``folder``, which may be new."""
+    """Raise ValueError unless ``files`` can be written to ``folder``, which may be new."""
     if os.path.lexists(folder) and not folder.is_dir():
         raise ValueError(f"out={folder} is no directory; name one, which may be new")
     _check_place(folder, folder if folder.is_dir() else folder.parent)
@@ -74,10 +75,9 @@ def _check_place(out: Path, place: Path) -> None:
 def show_progress(
     console: Console, what: str, total: int | None
 ) -> Iterator[Callable[[int], None]]:
-    """Gives a function that is told how many of ``total``, if known, are done, and shows it.
+    """Give a function that takes how many of ``total`` are done, and shows it in a bar or lines.
 
-    A bar in a terminal; elsewhere a line now and then. More than ``total`` are what games that have
-    begun take to their end.
+    It can be more than ``total`` while the last games are played to their end.
     """
     if console.is_terminal and not console.is_dumb_terminal:
         with Progress(console=console, transient=True) as progress:
@@ -103,33 +103,27 @@ def show_progress(
     yield show
 
 
-_GAP = 2
-"""columns of the terminal between two of the table"""
-
-
 def make_table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Table:
-    """A table for a terminal ``width`` columns wide, whose cells break between words.
+    """Return a table for a terminal ``width`` columns wide.
 
-    The first column is that of labels, which break first. A label is folded within a word only
-    where no other break is left; numbers and headers never are where the terminal is as wide as
-    they are together.
+    The first column has labels, which are broken first. Numbers and headers stay whole if the
+    terminal is as wide as they are together.
     """
     columns = list(zip(head, *rows, strict=True))
     lines = [[line for cell in column for line in cell.split("\n")] for column in columns]
     longest_line = [max(map(len, each)) for each in lines]
     widths = [max(len(word) for line in each for word in line.split()) for each in lines]
-    room = width - 2 - sum(widths) - _GAP * (len(head) - 1)
+    room = width - sum(widths) - 2 * len(head)
     if room < 0:
         widths[0] = max(len(head[0]), widths[0] + room)
     for place in reversed(range(len(head))):
         more = max(0, min(room, longest_line[place] - widths[place]))
         widths[place] += more
         room -= more
-    table = Table(box=box.SIMPLE, padding=(0, _GAP - 1, 0, 0), pad_edge=False)
+    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False)
     for place, name in enumerate(head):
-        table.add_column(
-            Text(name), width=widths[place], justify="right" if place else "left", overflow="fold"
-        )
+        justify: Literal["left", "right"] = "right" if place else "left"
+        table.add_column(Text(name), width=widths[place], justify=justify, overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))  # a name is no markup
     return table

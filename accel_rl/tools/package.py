@@ -5,7 +5,6 @@ The directory holds text, numbers and a film, and nothing that runs when it is r
 - ``README.md``: the model card.
 - ``config.yaml``: the configuration of the run, without ``run_dir``.
 - ``model.safetensors``: the policy (`accel_rl.tools.weights`).
-- ``scores.json``: a `Scores`.
 - ``metrics.csv``, ``evaluation.csv``: tables of the run, if it has them.
 - ``replay.mp4``: the film that the Hub shows, if the environment can be filmed.
 """
@@ -19,7 +18,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +31,7 @@ from accel_rl.envs import EnvError
 from accel_rl.runs.directory import write_config
 from accel_rl.runs.files import naming, read_text, whole_lines, write_whole
 from accel_rl.runs.saved import PACKAGED_WEIGHTS, find_checkpoint
-from accel_rl.runs.tables import Row, read_rows
+from accel_rl.runs.tables import read_rows
 from accel_rl.runs.yaml_file import code_in, is_own
 from accel_rl.system.console import printable
 from accel_rl.system.extras import missing_package
@@ -57,7 +56,6 @@ _FILES = {
     "metrics.csv": "scores, losses and speed during training",
     "model.safetensors": "the network, and the moments that normalise observations if it has them",
     "replay.mp4": "a game",
-    "scores.json": "scores of the policy",
 }
 
 
@@ -70,39 +68,19 @@ class PackageOptions(PolicyOptions):
     overwrite=true replaces a package, and nothing else."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scores:
-    """The content of ``scores.json``. Scores are None if no game was finished.
+class Scores(NamedTuple):
+    """Scores of games, by the file of the run that has them."""
 
-    Attributes:
-        env: name of the environment.
-        algo: name of the preset.
-        training_seed: seed of the run.
-        checkpoint_steps: steps after which the policy was saved.
-        source: file of the run that has the scores. evaluation.json and evaluation.csv are about
-            games of this policy, metrics.csv about the last games of training.
-        mean_reward: mean score of a game.
-        std_reward: standard deviation of the scores; the divisor is the number of games.
-        num_episodes: number of games.
-        greedy: whether actions were greedy.
-        accel_rl_version: version of accel_rl that made the package.
-    """
-
-    env: str
-    algo: str
-    training_seed: int
-    checkpoint_steps: int
-    source: str | None = None
-    mean_reward: float | None = None
-    std_reward: float | None = None
-    num_episodes: int = 0
+    source: str
+    mean: float
+    std: float
+    num_episodes: int
     greedy: bool = False
-    accel_rl_version: str
 
     @property
     def text(self) -> str:
         """The scores as the Hub writes them."""
-        return f"{self.mean_reward:.2f} +/- {self.std_reward:.2f}"
+        return f"{self.mean:.2f} +/- {self.std:.2f}"
 
 
 class Package(NamedTuple):
@@ -145,7 +123,7 @@ def package_run(run_dir: str | Path, options: PackageOptions) -> Package:
     out = Path(options.out) if options.out else run_dir / "package"
     is_replaced = options.overwrite and (out / PACKAGED_WEIGHTS).is_file()
     check_folder(out, () if is_replaced else (out,), overwrite=False)
-    scores = read_scores(run_dir, config, steps)
+    scores = read_scores(run_dir, steps)
     with _appearing(out) as folder:
         weights = pack_weights(agent, {"format": "pt", "steps": str(steps)})
         write_whole(folder / PACKAGED_WEIGHTS, weights)
@@ -156,10 +134,8 @@ def package_run(run_dir: str | Path, options: PackageOptions) -> Package:
             if read_rows(run_dir / name, "steps"):  # which checks that it is a table of numbers
                 text = "\n".join([*whole_lines(run_dir / name), ""])
                 write_whole(folder / name, text.encode())
-        text = json.dumps(dataclasses.asdict(scores), indent=2) + "\n"
-        write_whole(folder / "scores.json", text.encode())
         why_no_film = _film(run_dir, config, checkpoint, options, folder)
-        card = model_card(config, scores, sorted(each.name for each in folder.iterdir()))
+        card = model_card(config, steps, scores, sorted(each.name for each in folder.iterdir()))
         write_whole(folder / "README.md", card.encode())
     return Package(out, why_no_film)
 
@@ -180,68 +156,29 @@ def _appearing(out: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def read_scores(run_dir: Path, config: TrainConfig, steps: int) -> Scores:
+def read_scores(run_dir: Path, steps: int) -> Scores | None:
     """Return the scores of the policy after ``steps`` steps, from the best source of the run.
 
     ``evaluation.json`` comes before ``evaluation.csv``, if they are about this policy, and
     ``metrics.csv``, the last games of training until then, is the last.
-
-    Raises:
-        ValueError: a file cannot be read.
     """
-    scores = Scores(
-        env=config.env,
-        algo=config.algo,
-        training_seed=config.seed,
-        checkpoint_steps=steps,
-        accel_rl_version=__version__,
-    )
-    if found := _evaluation(run_dir / "evaluation.json", steps):
-        return dataclasses.replace(scores, source="evaluation.json", **found)
+    with suppress(FileNotFoundError):
+        report = json.loads(read_text(run_dir / "evaluation.json"))
+        if report["checkpoint_steps"] == steps and report["mean"] is not None:
+            numbers = report["mean"], report["std"], report["num_games"]
+            return Scores("evaluation.json", *numbers, report["greedy"])
     for name, episodes in (("evaluation.csv", "episodes"), ("metrics.csv", "episodes_in_window")):
-        rows = [row for row in read_rows(run_dir / name, "steps") if _is_about(row, steps, name)]
-        if rows:
-            return dataclasses.replace(
-                scores,
-                source=name,
-                mean_reward=rows[-1][_MEAN],
-                std_reward=rows[-1][_STD],
-                num_episodes=int(rows[-1][episodes]),
-            )
-    return scores
-
-
-def _is_about(row: Row, steps: int, table: str) -> bool:
-    """Whether a row has scores, of the policy after ``steps`` steps or of the training before."""
-    is_of_policy = row["steps"] == steps
-    is_before = table == "metrics.csv" and row["steps"] <= steps
-    return (is_of_policy or is_before) and math.isfinite(row[_MEAN])
-
-
-def _evaluation(path: Path, steps: int) -> dict[str, Any]:
-    """The scores in the report at ``path``, if it is about the policy after ``steps`` steps."""
-    try:
-        report = json.loads(read_text(path))
-        if report["checkpoint_steps"] != steps or report["mean"] is None:
-            return {}
-        mean, std = float(report["mean"]), float(report["std"])
-        if not (math.isfinite(mean) and math.isfinite(std)):
-            raise ValueError("a score is not finite")
-        games = {"num_episodes": int(report["num_games"]), "greedy": bool(report["greedy"])}
-    except FileNotFoundError:
-        return {}
-    except Exception as error:  # the disk's, or one of the JSON reader's many
-        raise ValueError(
-            f"{path} is not a report of evaluate ({first_line(error)}); delete it, or write it "
-            "again by accel_rl evaluate with overwrite=true"
-        ) from error
-    return {"mean_reward": mean, "std_reward": std, **games}
+        for row in reversed(read_rows(run_dir / name, "steps")):
+            is_before = name == "metrics.csv" and row["steps"] < steps
+            if (row["steps"] == steps or is_before) and math.isfinite(row[_MEAN]):
+                return Scores(name, row[_MEAN], row[_STD], int(row[episodes]))
+    return None
 
 
 def _film(
     run_dir: Path, config: TrainConfig, checkpoint: Path, options: PackageOptions, folder: Path
 ) -> str | None:
-    """Write the film to ``folder``; return why there is none."""
+    """Write the film to ``folder``, or return why there is none."""
     game = run_dir / "game.mp4"
     if options.checkpoint is None and game.is_file():
         shutil.copyfile(game, folder / FILM)
@@ -256,16 +193,16 @@ def _film(
 # ---- the model card ------------------------------------------------------------------------------
 
 
-def model_card(config: TrainConfig, scores: Scores, files: Sequence[str]) -> str:
+def model_card(config: TrainConfig, steps: int, scores: Scores | None, files: Sequence[str]) -> str:
     """Return the content of ``README.md``: metadata in YAML for the Hub, then text for people."""
     metadata = OmegaConf.to_yaml(OmegaConf.create(_metadata(config, scores)))
     rows = [
         ("environment", _code(config.env)),
         ("algorithm", _code(config.algo)),
-        ("steps of training", f"{scores.checkpoint_steps:,}"),
+        ("steps of training", f"{steps:,}"),
         ("seed", str(config.seed)),
     ]
-    if scores.source is not None:
+    if scores is not None:
         how = ", greedy actions" if scores.greedy else ""
         rows += [
             ("mean reward", scores.text),
@@ -283,7 +220,7 @@ The options name code that is not in this directory: {named}. `load_policy` need
 
 # {_plain(config.algo)} on {_plain(config.env)}
 
-A policy that accel_rl has trained, packaged by version {scores.accel_rl_version}.
+A policy that accel_rl has trained, packaged by version {__version__}.
 
 {_table(rows)}
 
@@ -306,25 +243,26 @@ policy = load_policy("DIRECTORY")  # a copy of these files
 """
 
 
-def _metadata(config: TrainConfig, scores: Scores) -> dict[str, Any]:
+def _metadata(config: TrainConfig, scores: Scores | None) -> dict[str, Any]:
     algo, env = _plain(config.algo), _plain(config.env)
     tags = ["reinforcement-learning", "deep-reinforcement-learning", "accel_rl", algo, env]
+    metadata = {"library_name": "accel_rl", "pipeline_tag": "reinforcement-learning", "tags": tags}
+    if scores is None:
+        return metadata
     task = {"type": "reinforcement-learning", "name": "reinforcement-learning"}
     metric = {
         "type": "mean_reward",
-        "value": scores.text if scores.source else None,
+        "value": scores.text,
         "name": "mean_reward",
         "args": {"num_episodes": scores.num_episodes},
         "verified": False,
     }
     result = {"task": task, "dataset": {"name": env, "type": env}, "metrics": [metric]}
-    model = {"name": f"{algo}-{env}", "results": [result]}
-    metadata = {"library_name": "accel_rl", "pipeline_tag": "reinforcement-learning", "tags": tags}
-    return {**metadata, **({"model-index": [model]} if scores.source else {})}
+    return {**metadata, "model-index": [{"name": f"{algo}-{env}", "results": [result]}]}
 
 
 def _plain(name: str) -> str:
-    """``name`` without what has a meaning for the Hub or in Markdown."""
+    """Return ``name`` without characters that mean something to the Hub or in Markdown."""
     return re.sub(r"[^\w.-]+", "-", name)
 
 

@@ -1,8 +1,8 @@
 """One game of a saved run as a film, with its score.
 
-A picture is ``[height, width, 3]`` uint8, RGB: for Atari the emulator's own screen at each of its
-frames, for Gymnasium environments what they render, for others what their method ``picture``
-returns, or their observation where they have none.
+A picture is ``[height, width, 3]`` uint8, RGB: the emulator's screen at each of its frames, the
+picture that a Gymnasium environment renders, or that the method ``picture`` of another environment
+returns, or else the observation.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ from accel_rl.training.torch_setup import sampling_threads
 
 _SIDE = 420  # pixels that the longer side of small pictures is enlarged to, about
 _CAPTION = 28  # rows
-_STEPS_PER_SECOND = 5.0
-"""where nothing else is known: slow enough to follow a small task"""
+_STEPS_PER_SECOND = 5.0  # slow enough to follow a small task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +195,7 @@ def film_game(
 
 
 def _one_action(space: Space, actions: Any) -> Any:
-    """The first of ``actions``, as `Environment.step` takes it."""
+    """Return the first of ``actions``, as `Environment.step` takes it."""
     if isinstance(space, Leaf):
         return actions[0] if space.shape else actions[0].item()
     action = zeros(space, 1)
@@ -205,7 +204,7 @@ def _one_action(space: Space, actions: Any) -> Any:
 
 
 def _with_caption(picture: Picture, text: str) -> Picture:
-    """The picture, enlarged by a whole factor, under a line of text; sides even, for encoders."""
+    """Return the picture, enlarged by a whole factor, under a line of text; sides are even."""
     height, width, _ = picture.shape
     factor = max(1, round(_SIDE / max(height, width)))
     height, width = height * factor, width * factor
@@ -223,7 +222,7 @@ def _with_caption(picture: Picture, text: str) -> Picture:
 class ShownEnv(NamedTuple):
     """An environment, how many of its pictures make a second, and a function that gives them.
 
-    ``look`` is called after each reset and step, with the observation, and returns new pictures.
+    ``look`` takes the observation after each reset and step, and returns the new pictures.
     """
 
     env: Environment
@@ -255,8 +254,7 @@ def make_shown_env(name: str, atari: AtariConfig) -> ShownEnv:
     if env is None or isinstance(env, Batched):
         raise EnvError(
             f"environment {name} is a batch of environments, and only a single environment can be "
-            "filmed; evaluate the run for its scores, or let load_policy play an environment of "
-            "yours"
+            "filmed; evaluate the run for its scores"
         )
     if isinstance(env, GymnasiumEnv) and env.env.render_mode == "rgb_array":
         rate = env.env.metadata.get("render_fps") or 0.0
@@ -287,7 +285,6 @@ class _FilmedAtari(AtariEnv):
         self._act = act_and_look  # type: ignore[assignment]  # the emulator's is overloaded
 
     def take_pictures(self) -> list[Picture]:
-        """Return the pictures since the last call."""
         pictures, self._pictures = self._pictures, []
         return pictures
 
@@ -299,21 +296,17 @@ def _rendered(picture: Any) -> Picture:
 
 
 def _picture(observation: Array, name: str) -> Picture:
-    """Observations that are pictures: ``[H, W]``, ``[H, W, 3]``, or the last of ``[C, H, W]``.
-
-    Or of ``[H, W, C]``, if the last axis is shorter than both others.
-    """
+    """Return the picture ``[H, W]`` or ``[H, W, 3]``, or the last one of a stack."""
     levels = observation
     if np.issubdtype(levels.dtype, np.floating):  # 0 to 1
         levels = (levels.clip(0, 1) * 255).astype(np.uint8)
-    is_colour = levels.ndim == 3 and levels.shape[2] == 3
     if levels.dtype != np.uint8 or levels.ndim not in (2, 3):
         advice = f'; let {name} make a gymnasium.Env with render_mode="rgb_array"'
         raise EnvError(
             f"environment {name} cannot be shown: its observations, {observation.dtype} of shape "
             f"{list(observation.shape)}, are no pictures{advice if ':' in name else ''}"
         )
-    if not is_colour:
+    if levels.ndim == 2 or levels.shape[2] != 3:
         if levels.ndim == 3:
             is_last = levels.shape[2] < min(levels.shape[:2])
             levels = levels[:, :, -1] if is_last else levels[-1]

@@ -1,12 +1,9 @@
-"""Pictures of several saved runs: learning curves, averaged over seeds, and what single runs
-measured of their updates, norms and gradient cosines.
-"""
+"""Pictures of several saved runs: curves, averaged over seeds, and norms of single runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
 from pathlib import Path
 from textwrap import fill
 from typing import Any, Literal, NamedTuple
@@ -16,7 +13,6 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from accel_rl.algos.measure import KINDS
-from accel_rl.algos.optimizer import COSINE
 from accel_rl.runs.figures import (
     COLOURS,
     EngFormatter,
@@ -37,7 +33,6 @@ from accel_rl.tools.compare import (
     SCORE,
     Axis,
     Group,
-    check_column,
     find_runs,
     format_x,
     label_runs,
@@ -47,16 +42,6 @@ from accel_rl.tools.compare import (
 from accel_rl.tools.intervals import FEWEST_RUNS, METHOD
 from accel_rl.tools.output import OutputOptions, check_output, make_table
 
-_FILES = {
-    "scores": "learning_curves.png",
-    "norms": "norms.png",
-    "cosine": "gradient_cosine.png",
-}
-_MEASURED = {
-    "norms": (KINDS[0], "norms", "learner.log_norms=true"),
-    "cosine": (COSINE, "gradient cosine", "learner.gradient_cosine_interval=100"),
-}
-"""by ``what``: a column that it needs, its name, and the option that measures it"""
 _FEW = 20
 """points of a line up to which each has a mark"""
 
@@ -68,18 +53,18 @@ class PlotOptions(OutputOptions):
     what: str = "scores"
     """What to draw. scores: learning curves, averaged over seeds.
     A column of metrics.csv, such as entropy, is averaged as well; `head -1 RUN/metrics.csv` lists
-    the columns. norms and cosine: measurements of single runs that were trained with
-    learner.log_norms or learner.gradient_cosine_interval."""
+    the columns. norms: norms of each layer in single runs that were trained with
+    learner.log_norms."""
     x: Literal["steps", "frames", "minutes"] = "steps"
     """Unit of the horizontal axis. minutes: time of training, without evaluations."""
     out: str | None = None
     """PNG file to write.
-    none: learning_curves.png, norms.png, gradient_cosine.png, or the name of the column."""
+    none: learning_curves.png, norms.png, or the name of the column."""
 
     @property
     def path(self) -> Path:
-        file = _FILES.get(self.what, f"{self.what.replace('/', '-')}.png")
-        return Path(file if self.out is None else self.out)
+        name = "learning_curves" if self.what == "scores" else self.what.replace("/", "-")
+        return Path(self.out or f"{name}.png")
 
     @property
     def column(self) -> str:
@@ -91,7 +76,7 @@ class Plotted(NamedTuple):
     """The content of a figure.
 
     Attributes:
-        groups: the curves; none in figures of norms and cosines.
+        groups: the curves; none in figures of norms.
         without_value: runs that have no value to draw yet.
     """
 
@@ -119,11 +104,9 @@ def plot(run_dirs: Sequence[str | Path], options: PlotOptions) -> Plotted:
         OSError: ``out`` could not be written.
     """
     runs = find_runs(run_dirs)
-    if options.what in _MEASURED:
-        figure, plotted = _draw_measured(runs, options), Plotted([], [])
+    if options.what == "norms":
+        figure, plotted = _draw_norms(runs, options), Plotted([], [])
     else:
-        if options.what != "scores":
-            check_column(runs, options.column, tuple(_FILES))
         curves, without_value = read_curves(runs, options.x, options.column, trust=options.trust)
         plotted = Plotted(make_groups(curves, options.x, options.column), without_value)
         figure = draw_groups(plotted.groups, options.x, options.column)
@@ -135,26 +118,16 @@ def plot(run_dirs: Sequence[str | Path], options: PlotOptions) -> Plotted:
 def scores_table(
     groups: Sequence[Group], axis: Axis, width: int, column: str = SCORE
 ) -> RenderableType:
-    """Return final scores, or values of ``column``: at the end of each curve, which all runs have.
-
-    ``width``: columns of the terminal.
-    """
+    """Return the values at the end of each curve, for a terminal ``width`` columns wide."""
     rows = []
     for group in groups:
         last, end = group.y[:, -1], group.end
-        mean, low, high, least, most = (
-            _format(each, column) for each in (end.value, end.low, end.high, last.min(), last.max())
-        )
-        rows.append(
-            (
-                group.label,
-                ", ".join(map(str, group.seeds)),
-                format_x(group.x[-1], axis),
-                mean,
-                f"needs {FEWEST_RUNS} runs" if end.is_range else f"{low} to {high}",
-                f"{least} to {most}",
-            )
-        )
+        numbers = (end.value, end.low, end.high, last.min(), last.max())
+        mean, low, high, least, most = (_format(each, column) for each in numbers)
+        interval = f"needs {FEWEST_RUNS} runs" if end.is_range else f"{low} to {high}"
+        seeds = ", ".join(map(str, group.seeds))
+        x = format_x(group.x[-1], axis)
+        rows.append((group.label, seeds, x, mean, interval, f"{least} to {most}"))
     name = "score" if column == SCORE else column
     table = make_table(("runs", "seeds", axis, name, "interval", "range"), rows, width)
     what = f"raw, mean of the last {EPISODE_WINDOW} games, then " if column == SCORE else ""
@@ -164,7 +137,7 @@ def scores_table(
 
 
 def _format(value: float, column: str) -> str:
-    """Other columns than scores may be small, as learning rates are, or large, as speeds are."""
+    """Return ``value`` as text; other columns than scores may be small, as learning rates are."""
     return f"{value:,.2f}" if column == SCORE or abs(value) >= 1000 else f"{value:.4g}"
 
 
@@ -183,13 +156,12 @@ def draw_groups(
         score = f"episode return, raw\n(mean of the last {EPISODE_WINDOW} games)"
         axes.set_ylabel(score if column == SCORE else plain(column))
         style_panel(axes, axis)
-        axes.legend(
-            frameon=False,
-            fontsize=8,
-            loc="upper left",
-            bbox_to_anchor=(0.0, -0.14),
-            borderaxespad=0,
-        )
+        below: dict[str, Any] = {
+            "loc": "upper left",
+            "bbox_to_anchor": (0.0, -0.14),
+            "borderaxespad": 0,
+        }
+        axes.legend(frameon=False, fontsize=8, **below)
     if any(len(group.seeds) >= FEWEST_RUNS for group in groups):
         figure.supxlabel(f"bands: {METHOD.partition(';')[0]}", fontsize=8, color="#555555")
     return figure
@@ -224,47 +196,26 @@ def _label(group: Group) -> str:
     return fill(label, width=75, break_on_hyphens=False)
 
 
-# ---- what single runs measured -------------------------------------------------------------------
-
-
-class _Measured(NamedTuple):
-    """One run: ``rows`` of its ``metrics.csv``, and where each stands: ``x``."""
-
-    label: str
-    colour: str
-    x: list[float]
-    rows: Sequence[Row]
-
-
-def _draw_measured(run_dirs: Sequence[Path], options: PlotOptions) -> Figure:
+def _draw_norms(run_dirs: Sequence[Path], options: PlotOptions) -> Figure:
+    """Return a row for each kind of norm, a column for the whole network and for each layer."""
     configs = [read_config(run_dir, trust=options.trust) for run_dir in run_dirs]
-    column, unit = COLUMNS[options.x]
-    needed, what, option = _MEASURED[options.what]
-    runs = []
-    labels = label_runs(configs, ("run_dir",))
-    for number, (run_dir, label) in enumerate(zip(run_dirs, labels, strict=True)):
-        rows = read_rows(run_dir / "metrics.csv", "steps")
-        if not any(np.isfinite(row.get(needed, np.nan)) for row in rows):
+    tables = [read_rows(run_dir / "metrics.csv", "steps") for run_dir in run_dirs]
+    for run_dir, rows in zip(run_dirs, tables, strict=True):
+        if not any(np.isfinite(row.get(KINDS[0], np.nan)) for row in rows):
             raise ValueError(
-                f"{run_dir} has no {what} in its metrics.csv; what={options.what} needs runs that "
-                f"were trained with {option}, and have learned something"
+                f"{run_dir} has no norms in its metrics.csv; what=norms needs runs that were "
+                "trained with learner.log_norms=true, and have learned something"
             )
-        x = [row[column] * unit for row in rows]
-        runs.append(_Measured(label, COLOURS[number % len(COLOURS)], x, rows))
-    return (_draw_norms if options.what == "norms" else _draw_cosine)(runs, options.x)
-
-
-def _draw_norms(runs: Sequence[_Measured], axis: Axis) -> Figure:
-    """A row for each kind of norm, a column for the whole network and for each layer."""
-    names = dict.fromkeys(name for run in runs for name in run.rows[0])
+    runs = list(zip(label_runs(configs, ("run_dir",)), tables, strict=True))
     head = f"{KINDS[0]}/"
+    names = dict.fromkeys(name for rows in tables for name in rows[0])
     layers = [name.removeprefix(head) for name in names if name.startswith(head)]
     figure = new_figure(3.0 * (1 + len(layers)), 2.3 * len(KINDS))
     panels: Any = figure.subplots(len(KINDS), 1 + len(layers), squeeze=False)
     for row, kind in zip(panels, KINDS, strict=True):
         for axes, layer in zip(row, ("", *layers), strict=True):
-            _draw_lines(axes, runs, f"{kind}/{layer}" if layer else kind)
-            style_panel(axes, axis)
+            _draw_lines(axes, runs, f"{kind}/{layer}" if layer else kind, options.x)
+            style_panel(axes, options.x)
             if kind == "parameter_norm":
                 axes.ticklabel_format(axis="y", useOffset=False)
             else:
@@ -275,38 +226,24 @@ def _draw_norms(runs: Sequence[_Measured], axis: Axis) -> Figure:
             if kind == KINDS[0]:
                 axes.set_title(plain(layer) or "all parameters")
         row[0].set_ylabel(kind.replace("_", " "))
-    _add_legend(figure, panels[0][0])
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", frameon=False, fontsize=8, ncols=2)
     return figure
 
 
-def _draw_cosine(runs: Sequence[_Measured], axis: Axis) -> Figure:
-    figure = new_figure(8.0, 4.8)
-    axes = figure.subplots()
-    _draw_lines(axes, runs, COSINE)
-    label = "1 / sqrt(2): orthogonal halves"
-    axes.axhline(1 / sqrt(2), color="#555555", linewidth=0.8, linestyle=":", label=label)
-    style_panel(axes, axis)
-    axes.set_ylabel("cosine of the gradients of\nhalf the batch and of all of it")
-    _add_legend(figure, axes)
-    return figure
-
-
-def _draw_lines(axes: Any, runs: Sequence[_Measured], name: str) -> None:
+def _draw_lines(
+    axes: Any, runs: Sequence[tuple[str, Sequence[Row]]], name: str, axis: Axis
+) -> None:
     """Draw the column ``name`` of each run that has it."""
-    for run in runs:
-        y = np.array([row.get(name, np.nan) for row in run.rows])
-        known = np.flatnonzero(np.isfinite(y))
-        if name in run.rows[0]:
+    x_column, unit = COLUMNS[axis]
+    for number, (label, rows) in enumerate(runs):
+        points = [(row[x_column] * unit, row[name]) for row in rows if name in row]
+        known = [point for point in points if np.isfinite(point[1])]
+        if known:
             axes.plot(
-                np.array(run.x)[known],
-                y[known],
-                color=run.colour,
+                *zip(*known, strict=True),
+                color=COLOURS[number % len(COLOURS)],
                 linewidth=1.4,
                 marker="." if len(known) < _FEW else None,
-                label=plain(run.label),
+                label=plain(label),
             )
-
-
-def _add_legend(figure: Figure, axes: Any) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", frameon=False, fontsize=8, ncols=2)

@@ -1,4 +1,4 @@
-"""What a saved run has learned: as an agent, and as a function for other programs."""
+"""The policy of a saved run, as an agent and as a function for other programs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PolicyOptions(OutputOptions):
 
 
 class OpenedRun(NamedTuple):
-    """A saved run with its policy, which ``checkpoint`` holds as it was after ``steps`` steps."""
+    """A saved run and its policy after ``steps`` steps, which is in ``checkpoint``."""
 
     config: TrainConfig
     spec: EnvSpec
@@ -123,7 +123,7 @@ class SavedPolicy:
         observed = map_leaves(lambda each: each.to(self._device), tensors)
         drawn = torch.from_numpy(noise).to(self._device)
         if self.agent.remembers:
-            states = self._states_of(self.agent, env_slice.stop)
+            states = self._states_of(env_slice.stop)
             begun = torch.from_numpy(is_first).to(self._device)
             last = torch.from_numpy(reward).to(self._device) if states.needs_reward else None
             action = states.act(observed, drawn, 0, env_slice, begun, last)
@@ -133,18 +133,18 @@ class SavedPolicy:
         clipped = map_leaves(clip, self.env_spec.action, arrays)
         return map_leaves(lambda each: each[0], clipped) if is_one else clipped
 
-    def _states_of(self, agent: Agent, num_envs: int) -> RecurrentStates:
-        """The recurrent states of at least so many environments."""
+    def _states_of(self, num_envs: int) -> RecurrentStates:
+        """Return the recurrent states of ``num_envs`` environments or more."""
         states = self._states
         if states is None or states.num_envs < num_envs:
-            self._states = RecurrentStates(agent, 1, num_envs, self._device)
+            self._states = RecurrentStates(self.agent, 1, num_envs, self._device)
             if states is not None:
                 self._states.set_state(states.get_state())
             return self._states
         return states
 
     def _told(self, is_first: NDArray[np.bool_] | None, n: int) -> NDArray[np.bool_]:
-        """Return a copy of ``is_first``, which must be True where a place is used first."""
+        """Return a copy of ``is_first``, which must be True at each new place."""
         if not self.agent.remembers:
             return np.zeros(n, np.bool_)
         given = np.array(is_first, ndmin=1)
@@ -166,7 +166,7 @@ class SavedPolicy:
     def _told_reward(
         self, reward: NDArray[Any] | None, is_first: NDArray[np.bool_]
     ) -> NDArray[np.float32]:
-        """Return a copy of ``reward``, or zeros if nothing came before or nobody asks."""
+        """Return a copy of ``reward``, or zeros if the policy needs no reward."""
         n = len(is_first)
         is_asked = self.agent.remembers and self.agent.model.previous is not None
         if not is_asked or (reward is None and is_first.all()):
@@ -181,7 +181,7 @@ class SavedPolicy:
         return given
 
     def _checked(self, given: Any) -> tuple[NDArray[Any], bool]:
-        """A copy of ``given`` as ``[n, ...]``, and whether it is one observation alone."""
+        """Return a copy of ``given`` as ``[n, ...]``, and whether it is a single observation."""
         space = self.env_spec.observation
         (path, leaf), *_ = leaves_of(space)
         try:
@@ -281,10 +281,9 @@ def load_agent(
     greedy: bool = False,
     env_index: int = 0,
 ) -> tuple[Agent, int]:
-    """The agent that ``checkpoint`` holds, on ``device``, and after how many steps it was saved.
+    """Return the agent in a checkpoint or in a package's weights, and its number of steps.
 
-    ``checkpoint`` may be the weights of a package, too. The agent acts as in evaluations, or,
-    ``greedy``, takes the most probable action, or that of the largest value. ``env_index``: as in
+    The agent acts as in evaluations, or greedily. ``env_index``: as in
     `accel_rl.training.build.agent_of`.
 
     Raises:

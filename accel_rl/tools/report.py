@@ -49,7 +49,6 @@ _PARTS = {
     "learning_share": ("learning", "#9db8a0"),
     "other": ("other", "#b8b8b8"),
 }
-"""shares of the time, in colours that no curve has"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,11 +84,8 @@ def report(named: Sequence[str | Path], options: ReportOptions) -> Path:
     body = _headline(groups, options.x) + _curves(by_axis) + _scores(groups, options.x)
     body += _time_split(shown) + _film(shown) + _origins(shown, trust=options.trust)
     older = [run for group in groups for run in group.left_out]
-    reasons = {
-        "newer runs have the same options and seed": older,
-        "no game has ended yet": unfinished,
-    }
-    for why, left_out in reasons.items():
+    reasons = "newer runs have the same options and seed", "no game has ended yet"
+    for why, left_out in zip(reasons, (older, unfinished), strict=True):
         if left_out:
             names = escape(", ".join(run.name for run in left_out))
             body += f"<p class='hint'>Left out, since {why}: {names}</p>"
@@ -104,7 +100,6 @@ def _by_env(groups: Sequence[Group]) -> list[list[Group]]:
 
 
 def _headline(groups: Sequence[Group], axis: Axis) -> str:
-    """The best group of each environment, in a sentence."""
     text = ""
     for of_env in _by_env(groups):
         best = max(of_env, key=lambda group: group.end.value)
@@ -117,7 +112,7 @@ def _headline(groups: Sequence[Group], axis: Axis) -> str:
 
 
 def _curves(by_axis: dict[Axis, list[Group]]) -> str:
-    """A figure of each environment over each axis, and buttons that choose the axis."""
+    """Return a figure of each environment over each axis, and buttons that choose the axis."""
     choices, figures = "", ""
     for axis, groups in by_axis.items():
         is_first = " checked" * (not choices)
@@ -172,7 +167,7 @@ def _time_split(runs: Sequence[Path]) -> str:
 
 
 def _film(runs: Sequence[Path]) -> str:
-    """The first film that is there and small."""
+    """Return the first film, unless it is large."""
     for path in (run / name for run in runs for name in ("game.mp4", "game.gif")):
         if path.is_file() and path.stat().st_size <= _MOST_FILM_BYTES:
             data = base64.b64encode(path.read_bytes()).decode()
@@ -184,7 +179,7 @@ def _film(runs: Sequence[Path]) -> str:
 
 
 def _origins(runs: Sequence[Path], *, trust: bool) -> str:
-    """How long each run took, on which machine, a command that repeats it, and all options."""
+    """Return the time, machine and command of each run, and all options."""
     rows, values = [], dict[str, list[str]]()
     for run in runs:
         config = read_config(run, trust=trust)

@@ -38,10 +38,7 @@ def pack_weights(agent: Agent, metadata: dict[str, str] | None = None) -> bytes:
 def unpack_weights(path: Path, model: nn.Module) -> dict[str, Any]:
     """Read what `pack_weights` wrote, as the entries of a checkpoint that a policy needs.
 
-    Args:
-        path: the file. Its metadata has ``steps``.
-        model: the network, which stays as it is. Buffers of the file are left out, since runs save
-            none and ``model`` has them.
+    ``model`` stays as it is. Buffers of the file are left out, since ``model`` has them.
 
     Raises:
         DamagedError: the file cannot be read, is no safetensors file, or is damaged.
@@ -57,24 +54,19 @@ def unpack_weights(path: Path, model: nn.Module) -> dict[str, Any]:
             steps = int((file.metadata() or {})["steps"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}
     except Exception as error:  # the disk's, or one of the reader's many
-        is_read = not isinstance(error, OSError)
-        what = "is not a safetensors file, or is damaged" if is_read else "cannot be read"
         raise DamagedError(
-            f"{path} {what} ({first_line(error)}); copy or download it again"
+            f"{path} is not a safetensors file, or is damaged ({first_line(error)}); copy or "
+            "download it again"
         ) from error
     normalizer: dict[str, dict[str, Tensor]] = {"mean": {}, "scale": {}}
     for name in [name for name in tensors if name.startswith(_NORMALIZER)]:
         kind, _, leaf = name.removeprefix(_NORMALIZER).partition("/")
         normalizer.setdefault(kind, {})[leaf] = tensors.pop(name)
     _check_shapes(path, tensors, model)
-    parameters = {
-        plain_name(name): tensors[plain_name(name)] for name, _ in model.named_parameters()
-    }
-    return {
-        "counts": {"steps": steps},
-        "learner": {"parameters": parameters},
-        **({"normalizer": normalizer} if any(normalizer.values()) else {}),
-    }
+    names = [plain_name(name) for name, _ in model.named_parameters()]
+    parameters = {name: tensors[name] for name in names}
+    state = {"counts": {"steps": steps}, "learner": {"parameters": parameters}}
+    return state | ({"normalizer": normalizer} if any(normalizer.values()) else {})
 
 
 def _named(model: nn.Module) -> dict[str, Tensor]:
@@ -82,7 +74,6 @@ def _named(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _check_shapes(path: Path, found: Mapping[str, Tensor], model: nn.Module) -> None:
-    """Before anything is computed with tensors, which may be larger than memory."""
     expected = {name: list(each.shape) for name, each in _named(model).items()}
     shapes = {name: list(each.shape) for name, each in found.items()}
     if expected != shapes:

@@ -238,16 +238,6 @@ def test_sweep_whose_file_is_not_as_it_was_does_not_go_on(tmp_path) -> None:
             read_plan(copy.parent)
 
 
-def test_file_that_changes_while_runs_are_checked_is_refused(tmp_path) -> None:
-    written(tmp_path, "env: catch\n")
-    options = SweepOptions(sweep_dir=f"{tmp_path}/sweep", config=str(tmp_path / "my.yaml"))
-    runs = plan_runs({"seed": "0,1"}, options.config)
-    written(tmp_path, "env: catch\nlr: 0.1\n")
-    with pytest.raises(ValueError, match=r"my\.yaml has changed since the runs were checked"):
-        make_directory(options, runs)
-    assert not list((tmp_path / "sweep").iterdir())
-
-
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_sweep_goes_on_with_the_file_as_it_was(tmp_path) -> None:

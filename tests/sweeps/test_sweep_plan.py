@@ -1,6 +1,5 @@
 """Which runs a sweep consists of, what is refused, and where they go."""
 
-import dataclasses
 from functools import cache
 from pathlib import Path
 
@@ -61,7 +60,7 @@ def test_names_have_what_varies_and_lists_and_ranges_are_read(
 
 REFUSED = [
     ("", "a sweep needs lists of options, as in algo=a2c,ppo env=pong seed=0,1,2"),
-    ("seed=0,1,0", "seed=0,1,0 lists 0 twice"),
+    ("seed=0,1,0", "runs seed=0 and seed=0 are the same, or would both be called"),
     ("seed=4..0", "seed=4..0: 4..0 is no range; write the first integer and the last"),
     ("lr=1e-3..", "lr=1e-3..: 1e-3.. is no range"),
     ("sed=0..1", "run sed=0..1: unknown option sed; did you mean seed?"),
@@ -71,7 +70,7 @@ REFUSED = [
     ("--slots=2", "'--slots=2': options are written without dashes: slots=2"),
 ]
 SLOWLY_REFUSED = [
-    ("learner.lr=1e-3,0.001", "learner.lr=1e-3,0.001 lists 1e-3 twice"),
+    ("learner.lr=1e-3,0.001", "runs learner.lr=1e-3 and learner.lr=0.001 are the same"),
     (
         "algo=ppo normalize_advantage=true,True",
         "runs algo=ppo normalize_advantage=true and algo=ppo normalize_advantage=True are",
@@ -111,12 +110,10 @@ def test_bad_input_is_refused_with_one_message_before_anything_starts(
 
 def test_place_that_is_in_use_is_refused(tmp_path) -> None:
     (tmp_path / "note.txt").touch()
-    for place, said in (
-        ("", "is not empty; choose .* resume="),
-        ("note.txt", "File exists; choose"),
-    ):
-        with pytest.raises(ValueError, match=f"sweep_dir={tmp_path / place} .*{said}"):
-            make_directory(SweepOptions(sweep_dir=str(tmp_path / place)), [])
+    with pytest.raises(ValueError, match=f"sweep_dir={tmp_path} is not empty; choose .* resume="):
+        make_directory(SweepOptions(sweep_dir=str(tmp_path)), [])
+    with pytest.raises(OSError, match="File exists"):
+        make_directory(SweepOptions(sweep_dir=str(tmp_path / "note.txt")), [])
 
 
 def test_parts_share_a_folder_if_they_are_parts_of_the_same_sweep(tmp_path) -> None:
@@ -289,10 +286,3 @@ def test_sweep_that_would_lose_or_change_a_run_does_not_grow(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         grow(tmp_path, runs_before(), given)
-
-
-def test_sweep_whose_runs_would_be_others_does_not_grow(tmp_path) -> None:
-    run = runs_before()[0]
-    other = dataclasses.replace(run, config=dataclasses.replace(run.config, log_interval=1))
-    with pytest.raises(ValueError, match="the run catch-a2c-0 would have other options"):
-        grow(tmp_path, [other], {"seed": "0,1"})

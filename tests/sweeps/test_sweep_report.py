@@ -1,7 +1,6 @@
 """How a sweep is shown while it goes, and what it ends in."""
 
 import csv
-import dataclasses
 import math
 from itertools import pairwise
 from pathlib import Path
@@ -202,7 +201,7 @@ def test_time_left_is_that_of_all_runs_at_the_speed_of_those_that_run(tmp_path) 
     assert seconds_left(jobs, {"catch-a2c-1": standing}) == pytest.approx((800 + 1040) / 10)
     assert math.isnan(seconds_left(jobs, {"catch-a2c-1": Standing()}))
     # One that has taken more steps than were planned takes none off the others.
-    beyond = dataclasses.replace(standing, steps=5000.0)
+    beyond = standing._replace(steps=5000.0)
     assert seconds_left(jobs, {"catch-a2c-1": beyond}) == pytest.approx(1040 / 10)
 
 
@@ -213,7 +212,7 @@ def test_line_about_a_run_without_a_row_yet_says_so(tmp_path, monkeypatch) -> No
     (jobs[1].run_dir / "metrics.csv").unlink()
     with console.capture() as capture:
         SweepDisplay(console, jobs).look()
-    line = "catch-a2c-1: 0%, 0 steps, speed none yet, score none yet, sweep left unknown\n"
+    line = "catch-a2c-1: 0%, 0 steps, steps/s none yet, score none yet, sweep left unknown\n"
     assert capture.get() == line
 
 
@@ -238,4 +237,4 @@ def test_progress_tells_what_is_done_and_how_the_others_stand(
         assert "catch-a2c-1 240 1040 10 0.25 0:01:20" in " ".join(text.split())
     else:
         assert "\x1b" not in text
-        assert "catch-a2c-1: 23%, 240 steps, 10 steps/s, score 0.25, sweep left 0:03:04" in text
+        assert "catch-a2c-1: 23%, 240 steps, steps/s 10, score 0.25, sweep left 0:03:04" in text

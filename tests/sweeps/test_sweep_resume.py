@@ -77,7 +77,6 @@ def test_checkpoints_that_cannot_be_read_are_named_and_nothing_is_touched(
     out, err = capsys.readouterr()
     for said in (out, err):
         assert f"catch-a2c-0: {checkpoints} cannot be read" in said
-        assert f"move {run_dir} away" in said
     assert content(run_dir) == before
 
 

@@ -122,6 +122,12 @@ def group(name: str) -> Group:
     return Group(name, name, (0,), np.arange(2.0), np.ones((1, 2)), runs=(), left_out=())
 
 
+def test_name_with_an_underscore_at_its_head_is_in_the_legend() -> None:
+    (axes,) = draw_groups([group("__main__:Env")], "steps").axes
+    (text,) = axes.get_legend().get_texts()
+    assert text.get_text().strip() == "__main__:Env (1 seed)"
+
+
 @pytest.mark.slow
 def test_names_in_plots_and_tables_are_no_formula_and_no_markup(tmp_path) -> None:
     draw_groups([group(FORMULA)], "steps", FORMULA)

@@ -65,20 +65,15 @@ def test_metrics_have_norms_and_cosines_of_each_row(algo: str, runs: dict[str, P
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("what", "algos", "axis", "inches"),
-    [
-        ("norms", ["a2c", "ppo"], "steps", (7 * 3.0, 4 * 2.3)),
-        ("norms", ["dqn"], "minutes", (4 * 3.0, 4 * 2.3)),
-        ("cosine", ["a2c", "ppo", "dqn"], "frames", (8.0, 4.8)),
-    ],
+    ("algos", "axis", "columns"), [(["a2c", "ppo"], "steps", 7), (["dqn"], "minutes", 4)]
 )
-def test_picture_has_a_panel_for_each_thing_measured(
-    what: Any, algos: list[str], axis: Any, inches: tuple[float, float], runs, tmp_path
+def test_picture_has_a_panel_for_each_norm(
+    algos: list[str], axis: Any, columns: int, runs, tmp_path
 ) -> None:
     out = tmp_path / "out.png"
-    plot([runs[algo] for algo in algos], PlotOptions(what=what, x=axis, out=str(out)))
+    plot([runs[algo] for algo in algos], PlotOptions(what="norms", x=axis, out=str(out)))
     height, width, _ = cv2.imread(str(out)).shape
-    assert (width / 120, height / 120) == pytest.approx(inches, abs=0.02)
+    assert (width / 120, height / 120) == pytest.approx((columns * 3.0, 4 * 2.3), abs=0.02)
 
 
 @pytest.mark.slow
@@ -87,14 +82,13 @@ def test_lines_are_those_of_the_tables_and_numbers_at_axes_are_plain(
 ) -> None:
     figures: list[Any] = []
     monkeypatch.setattr("accel_rl.tools.plot.to_png", lambda each: figures.append(each) or b"")
-    for what, algo in (("norms", "a2c"), ("cosine", "dqn")):
-        plot([runs[algo]], PlotOptions(what=what, out=str(tmp_path / f"{what}.png")))
-    norms, cosine = figures
-    x, y = cosine.axes[0].get_lines()[0].get_data()
+    plot([runs["dqn"]], PlotOptions(what="norms", out=str(tmp_path / "norms.png")))
+    (norms,) = figures
+    x, y = norms.axes[0].get_lines()[0].get_data()
     metrics = read(runs["dqn"])
-    there = np.isfinite(metrics["gradient_cosine"])
+    there = np.isfinite(metrics["parameter_norm"])
     np.testing.assert_allclose(x, metrics["steps"][there])
-    np.testing.assert_allclose(y, metrics["gradient_cosine"][there])
+    np.testing.assert_allclose(y, metrics["parameter_norm"][there])
     norms.canvas.draw()
     ticks = [axes.get_yticklabels(which="both") for axes in norms.axes]
     labels = [tick.get_text() for each in ticks for tick in each]
@@ -109,7 +103,6 @@ def test_run_that_measured_nothing_is_refused(tmp_path) -> None:
     for text in (None, "steps,loss\n80,1\n"):
         if text is not None:
             (run_dir / "metrics.csv").write_text(text)
-        for what, option in (("norms", "log_norms=true"), ("cosine", "gradient_cosine_interval=")):
-            with pytest.raises(ValueError, match=words(f"{what} metrics.csv learner.{option}")):
-                plot([run_dir], PlotOptions(what=what, out=str(out)))
+        with pytest.raises(ValueError, match=words("norms metrics.csv learner.log_norms=true")):
+            plot([run_dir], PlotOptions(what="norms", out=str(out)))
     assert not out.exists()

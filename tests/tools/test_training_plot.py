@@ -161,11 +161,6 @@ def test_copied_runs_are_told_apart_by_the_times_in_names(tmp_path) -> None:
         os.utime(run_dir / "config.yaml", (10, 10))
     (group,) = groups_of(runs)
     assert group.left_out == (runs[1],)
-    for run_dir, seconds in zip(runs, (1_800_000_002, 1_800_000_001), strict=True):
-        (run_dir / f"events.out.tfevents.{seconds}.host").touch()
-    os.utime(runs[1] / "config.yaml", (20, 20))  # copied later
-    (group,) = groups_of(runs)
-    assert group.left_out == (runs[1],)
 
 
 def test_minutes_are_counted_without_thousands_and_thousandths() -> None:
@@ -256,9 +251,13 @@ def test_run_whose_table_has_no_score_is_refused(tmp_path) -> None:
         table.unlink() if text is None else table.write_text(text)
         with pytest.raises(ValueError, match=r"no finished game in its metrics\.csv"):
             read_curve(run_dir, "steps")
-    for text in ("steps,score\n1,2\n", f"{name}\na,b\n", f"{name}\n1,2,3\n"):
+    for text, said in (
+        ("steps,score\n1,2\n", "episode_return_raw_mean is no column"),
+        (f"{name}\na,b\n", r"metrics\.csv cannot be read"),
+        (f"{name}\n1,2,3\n", r"metrics\.csv cannot be read"),
+    ):
         table.write_text(text)
-        with pytest.raises(ValueError, match=r"metrics\.csv cannot be read"):
+        with pytest.raises(ValueError, match=said):
             read_curve(run_dir, "steps")
 
 
@@ -342,12 +341,9 @@ def test_columns_that_cannot_be_drawn_are_refused(tmp_path) -> None:
             plot([run_dir], PlotOptions(what=what))
     with pytest.raises(ValueError, match=words(f"{run_dir.name} no value of value_loss")):
         plot([run_dir], PlotOptions(what="value_loss"))
-    others = [measured(tmp_path / name, loss=[1.0]) for name in "bc"]
-    with pytest.raises(ValueError, match=words(f"{others[0]}, {others[1]} leave them out")):
-        plot([run_dir, *others], PlotOptions(what="entropy"))
     (run_dir / "metrics.csv").write_bytes(b"\xff\xff")
     with pytest.raises(ValueError, match=r"run/metrics\.csv cannot be read"):
-        plot([*others, run_dir], PlotOptions(what="loss"))
+        plot([run_dir], PlotOptions(what="loss"))
 
 
 def test_plot_of_a_column_prints_its_values_and_is_named_after_it(

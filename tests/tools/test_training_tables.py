@@ -60,7 +60,8 @@ def test_long_names_of_runs_are_folded_and_the_headers_stay(tmp_path) -> None:
         tmp_path,
         tmp_path,
     )[::-1]
-    lines = shown(table([job], [(job, Standing())], float("nan"), 80), 80)
+    job.state = "running"
+    lines = shown(table([job], {job.run.name: Standing()}, float("nan"), 80), 80)
     assert lines[2].split() == ["run", "steps", "of", "steps/s", "score", "left"]
     assert job.run.name in "".join(line.split(" ")[1] for line in lines[4:])
 

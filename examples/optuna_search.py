@@ -7,38 +7,36 @@ report the score while a trial runs, so that Optuna can prune it.
 
 import os
 import sys
+from collections.abc import Mapping
 
 import optuna
 
-from accel_rl.cli.parse import parse_arguments
-from accel_rl.system.lasting_console import LastingConsole
-from accel_rl.training.train import train
+import accel_rl
 
 
 def objective(trial: optuna.Trial) -> float:
     """Train with the settings of ``trial``; return the mean score of the last episodes."""
-    lr = trial.suggest_float("lr", 1e-5, 1e-1, log=True)
-    entropy = trial.suggest_float("entropy_coefficient", 1e-4, 1e-1, log=True)
-    config = parse_arguments(
-        [
-            *("algo=a2c", "env=catch", "num_workers=0", "learners=1", "tracker=[]"),
-            *("total_steps=12000", "log_interval=2000"),
-            *(f"learner.lr={lr}", f"learner.entropy_coefficient={entropy}"),
-            f"run_dir=runs/optuna/{trial.study.study_name}/{trial.number}",
-        ]
-    )
-    last = float("nan")
 
-    def watch(row: dict[str, float]) -> bool:
-        nonlocal last
-        last = row["episode_return_raw_mean"]
-        trial.report(last, int(row["steps"]))
+    def watch(row: Mapping[str, float]) -> bool:
+        trial.report(row["episode_return_raw_mean"], int(row["steps"]))
         return trial.should_prune()  # True ends the run, which saves first
 
-    result = train(config, LastingConsole(quiet=True), on_row=watch)
-    if result.is_cut:
+    run = accel_rl.train(
+        "a2c",
+        env="catch",
+        total_steps=12_000,
+        lr=trial.suggest_float("lr", 1e-5, 1e-1, log=True),
+        entropy_coefficient=trial.suggest_float("entropy_coefficient", 1e-4, 1e-1, log=True),
+        num_workers=0,
+        tracker=[],
+        log_interval=2_000,
+        run_dir=f"runs/optuna/{trial.study.study_name}/{trial.number}",
+        on_row=watch,
+        quiet=True,
+    )
+    if trial.should_prune():
         raise optuna.TrialPruned
-    return last
+    return run.score
 
 
 if __name__ == "__main__":

@@ -22,8 +22,6 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
-import numpy as np
-
 from accel_rl.cli.launcher import giving_to_learners
 from accel_rl.cli.parse import make_config
 from accel_rl.cli.run import launch_learners, probe_learners
@@ -36,20 +34,18 @@ from accel_rl.runs.tables import read_rows
 from accel_rl.runs.yaml_file import exact_text
 from accel_rl.sweeps.command import run_sweep
 from accel_rl.system.lasting_console import LastingConsole
+from accel_rl.tools.compare import SCORE
 from accel_rl.tools.evaluate import EvaluateOptions, EvaluationReport, evaluate_run
 from accel_rl.tools.play import PlayOptions, play
 from accel_rl.tools.plot import PlotOptions, plot
 from accel_rl.tools.policy import SavedPolicy, load_policy
 from accel_rl.training.devices import check_learners
+from accel_rl.training.metrics import OnRow
 from accel_rl.training.train import RunError
 from accel_rl.training.train import train as train_config
 
 Env = str | Callable[..., Any]
 """an id, ``module:function``, or a function or class that makes the environment"""
-OnRow = Callable[[Mapping[str, float]], object]
-"""gets each row of ``metrics.csv``; if it returns True, the run ends and saves"""
-
-_SCORE = "episode_return_raw_mean"
 
 
 @dataclass(frozen=True)
@@ -105,8 +101,8 @@ class Run:
     @property
     def score(self) -> float:
         """Mean score of the last 100 games of training; NaN before the first one has ended."""
-        scores = [row[_SCORE] for row in read_rows(self.path / "metrics.csv", _SCORE)]
-        return next((each for each in reversed(scores) if math.isfinite(each)), math.nan)
+        rows = read_rows(self.path / "metrics.csv", SCORE)
+        return next((row[SCORE] for row in reversed(rows) if math.isfinite(row[SCORE])), math.nan)
 
     def evaluate(
         self,
@@ -128,7 +124,9 @@ class Run:
             The report, with ``mean``, ``std`` and ``scores``.
         """
         num_workers = 0 if self.config.sampler.num_workers == 0 else None
-        given = {"num_workers": num_workers, "overwrite": True, **_plain(options)}
+        given = {"num_workers": num_workers, "overwrite": True, **options}
+        if given.get("out") is not None:
+            given["out"] = fspath(given["out"])
         chosen = EvaluateOptions(num_episodes=episodes, greedy=greedy, **given)
         with self._given():
             return evaluate_run(self.path, chosen, LastingConsole(quiet=quiet))
@@ -168,8 +166,7 @@ class Run:
             **options: other options of `PlayOptions`, such as ``seed=1`` for another game.
         """
         path = self.path / "game.mp4" if out is None else Path(out)
-        given = {"overwrite": True, **_plain(options)}
-        chosen = PlayOptions(out=str(path), greedy=greedy, **given)
+        chosen = PlayOptions(out=str(path), greedy=greedy, **{"overwrite": True, **options})
         with self._given():
             return Picture(path, play(self.path, chosen, LastingConsole(quiet=quiet)).score)
 
@@ -189,10 +186,9 @@ class Run:
             quiet: as in `train`.
             **options: options that differ from before, such as ``lr``.
         """
-        given = {"resume": fspath(self.path), **options}
-        if total_steps is not None:
-            given["total_steps"] = total_steps
-        return _train(given, self.config.env, self._env, on_row, quiet)
+        own = {"resume": self.path, "total_steps": total_steps}
+        with self._given():
+            return _train(own, options, self._env, on_row, quiet)
 
     def load(self, **options: Any) -> SavedPolicy:
         """Return the policy as a function; ``options`` are those of `load`."""
@@ -257,10 +253,10 @@ def train(
         RunError: the run failed later.
     """
     function = None if env is None or isinstance(env, str) else env
-    name = env if isinstance(env, str) else None if env is None else _name(env)
+    name = env if env is None or isinstance(env, str) else _name(env)
     own = {"algo": algo, "env": name, "total_steps": total_steps}
-    given = {key: value for key, value in own.items() if value is not None}
-    return _train({**given, **options}, name, function, on_row, quiet)
+    with giving(name, function):
+        return _train(own, options, function, on_row, quiet)
 
 
 def load(
@@ -320,8 +316,7 @@ def sweep(*, quiet: bool = False, **options: Any) -> Sweep:
         ValueError: an option is not possible. No run began.
         Interrupted: it was stopped before the first run began.
     """
-    texts = {key: _values(each) for key, each in options.items()}
-    arguments = [f"{key}={text}" for key, text in texts.items()]
+    arguments = [f"{key}={_values(each)}" for key, each in options.items()]
     path, _ = run_sweep(arguments, LastingConsole(quiet=quiet))
     with (path / "results.csv").open(newline="") as file:
         rows: list[dict[str, Any]] = list(csv.DictReader(file))
@@ -332,22 +327,22 @@ def sweep(*, quiet: bool = False, **options: Any) -> Sweep:
 
 
 def _train(
+    own: Mapping[str, Any],
     options: Mapping[str, Any],
-    env_name: str | None,
     env: Callable[..., Any] | None,
     on_row: OnRow | None,
     quiet: bool,
 ) -> Run:
-    options = _plain(options)
-    with giving(env_name, env):
-        config = make_config(options)
-        check_learners(config, Ranks())
-        if config.num_learners == 1:
-            result = train_config(config, LastingConsole(quiet=quiet), on_row=on_row)
-            path, stopped_by = result.run_dir, result.stopped_by
-        else:
-            with giving_to_learners(on_row, quiet=quiet):
-                path, stopped_by = _launch(config, options)
+    """Train with ``options`` and with those of ``own`` that are not None."""
+    given = {**{key: own[key] for key in own if own[key] is not None}, **options}
+    config = make_config(given)
+    check_learners(config, Ranks())
+    if config.num_learners == 1:
+        result = train_config(config, LastingConsole(quiet=quiet), on_row=on_row)
+        path, stopped_by = result.run_dir, result.stopped_by
+    else:
+        with giving_to_learners(on_row, quiet=quiet):
+            path, stopped_by = _launch(config, given)
     run = Run(path, env)
     run.stopped_by = stopped_by
     return run
@@ -378,17 +373,6 @@ def _name(env: Callable[..., Any]) -> str:
     return name_for_configs(env)
 
 
-def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _plain_value(value) for key, value in options.items()}
-
-
-def _plain_value(value: Any) -> Any:
-    """``value``, a path as text, and a number of NumPy's as Python's."""
-    if isinstance(value, np.generic):
-        return value.item()
-    return fspath(value) if isinstance(value, PathLike) else value
-
-
 def _values(value: Any) -> str:
     """The text of a sweep's option with one value, or a list of them."""
     values = list(value) if isinstance(value, list | range) else [value]
@@ -399,4 +383,4 @@ def _values(value: Any) -> str:
                 f"env={text} is known to this program alone, and a sweep starts others; put the "
                 f"function into a module"
             )
-    return ",".join(exact_text(each) for each in map(_plain_value, names))
+    return ",".join(map(exact_text, names))

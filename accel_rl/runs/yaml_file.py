@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml  # of OmegaConf
 from omegaconf import DictConfig, OmegaConf
 
@@ -133,6 +134,8 @@ def read_option_file(path: Path, *, trust: bool) -> dict[str, Any]:
 
 def exact_text(value: Any) -> str:
     """Return ``value`` as on the command line, with all its digits."""
+    if isinstance(value, np.generic):
+        value = value.item()
     return repr(value) if isinstance(value, float) else format_value(value)
 
 

@@ -198,7 +198,17 @@ def probe(factory: EnvFactory, look: Callable[[Any], _Found]) -> _Found:
         )
     name = name_of(factory)
     with taking_back([*all_settings(), directory()]):  # nobody needs any more what it changes
-        env = _make_checked(factory, name)
+        with naming(name, "its constructor"):
+            made = env = call_factory(factory, 0)
+            if isinstance(made, Batched):
+                env = made.make(1)
+        if not isinstance(made, Batched | Environment):
+            close_quietly(env)
+            raise EnvError(
+                f"environment {name} is a {type(env).__name__}, which lacks methods of "
+                f"accel_rl.envs.Environment; a function that makes a gymnasium.Env becomes a "
+                f"factory by accel_rl.envs.make_env_factory(function)"
+            )
         try:
             return look(env)
         finally:
@@ -207,21 +217,6 @@ def probe(factory: EnvFactory, look: Callable[[Any], _Found]) -> _Found:
                     env.close()
             except EnvError as error:
                 warn_once(str(error))
-
-
-def _make_checked(factory: EnvFactory, name: str) -> Environment | Simulators:
-    with naming(name, "its constructor"):
-        env = call_factory(factory, 0)
-        if isinstance(env, Batched):
-            return env.make(1)
-    if not isinstance(env, Environment):
-        close_quietly(env)
-        raise EnvError(
-            f"environment {name} is a {type(env).__name__}, which lacks methods of "
-            f"accel_rl.envs.Environment; a function that makes a gymnasium.Env becomes a "
-            f"factory by accel_rl.envs.make_env_factory(function)"
-        )
-    return env
 
 
 def _look_at_observations(env: Any) -> Array:

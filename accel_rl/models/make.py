@@ -105,18 +105,15 @@ def make_model(
         return JoinedNetwork(observation, head).to(device)
     if isinstance(head, QHead):
         return _make_q_model(name, observation, head, memory).to(device)
-    return _make_policy_model(name, observation, head, memory).to(device)
-
-
-def _make_policy_model(
-    name: str, observation: Leaf, num_actions: int, memory: MemorySpec | None
-) -> nn.Module:
     spec, picture = _choose(name, "a3c", observation)
     if spec is None or picture is None:
-        sizes = observation.shape, num_actions
-        return MLP(*sizes) if memory is None else RecurrentMLP(*sizes, memory)
-    network = ImageNetwork(spec, picture, num_actions)
-    return network if memory is None else WithMemory(network, network.width, memory)
+        sizes = observation.shape, head
+        mlp = MLP(*sizes) if memory is None else RecurrentMLP(*sizes, memory)
+        return mlp.to(device)
+    network = ImageNetwork(spec, picture, head)
+    if memory is not None:
+        return WithMemory(network, network.width, memory).to(device)
+    return network.to(device)
 
 
 def _make_q_model(

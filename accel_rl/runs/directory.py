@@ -50,30 +50,30 @@ def make_run_directory(config: TrainConfig, now: datetime, place: Path) -> Path:
     """
     if config.run_dir is None:
         return _make_new(config, now, place)
-    with _usable(place):
-        place.mkdir(parents=True, exist_ok=True)
-    refuse_used(place)
+    refuse_used(place, makes=True)
     return place
 
 
-def refuse_used(path: Path) -> None:
-    """Raise ValueError if ``run_dir`` exists and is not empty."""
-    with _usable(path):
-        if os.path.lexists(path) and any(path.iterdir()):
-            raise ValueError(
-                f"run_dir={path} is not empty, and a run never overwrites another; "
-                "choose another, or leave it out for a new one"
-            )
+def refuse_used(path: Path, *, makes: bool = False) -> None:
+    """Raise ValueError if ``run_dir`` exists and is not empty, or cannot be made if it ``makes``.
 
-
-@contextmanager
-def _usable(path: Path) -> Iterator[None]:
+    Args:
+        path: absolute path of ``run_dir``.
+        makes: whether to make the directory.
+    """
     try:
-        yield
+        if makes:
+            path.mkdir(parents=True, exist_ok=True)
+        is_used = os.path.lexists(path) and any(path.iterdir())
     except OSError as error:
         raise ValueError(
             f"run_dir={path} cannot be used: {error.strerror}; choose another"
         ) from error
+    if is_used:
+        raise ValueError(
+            f"run_dir={path} is not empty, and a run never overwrites another; "
+            "choose another, or leave it out for a new one"
+        )
 
 
 def _make_new(config: TrainConfig, now: datetime, runs: Path) -> Path:
@@ -111,17 +111,14 @@ def describe_machine(device: torch.device) -> str:
 
 def write_config(config: TrainConfig, path: Path, *, signed: bool = True) -> None:
     """Write the resolved config as signed YAML, every option in it but ``resume``, ``trust``."""
-    write_yaml(path, _as_written(config), signed=signed)
+    write_yaml(path, plain_options(config), signed=signed)
 
 
 def plain_options(config: TrainConfig) -> dict[str, Any]:
     """Return all options of ``config`` as dictionaries, lists, numbers and text."""
-    plain: Any = OmegaConf.to_container(_as_written(config))
+    written = OmegaConf.structured(dataclasses.replace(config, resume=None, trust=False))
+    plain: Any = OmegaConf.to_container(written)
     return dict(plain)
-
-
-def _as_written(config: TrainConfig) -> Any:
-    return OmegaConf.structured(dataclasses.replace(config, resume=None, trust=False))
 
 
 @contextmanager
@@ -136,27 +133,24 @@ def hold(run_dir: Path) -> Iterator[None]:
     if sys.platform == "win32":
         yield
         return
+    import fcntl
+
     try:
         descriptor = os.open(run_dir, os.O_RDONLY)
     except OSError as error:
         raise ValueError(f"{run_dir} cannot be opened: {error.strerror}") from error
     try:
-        with contextlib.suppress(OSError):  # of file systems that know no locks
-            _lock(descriptor, run_dir)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(
+                f"{run_dir} is in use: another process trains in it; stop that one first"
+            ) from error
+        except OSError:
+            pass  # the file system has no locks
         yield
     finally:
         os.close(descriptor)
-
-
-def _lock(descriptor: int, run_dir: Path) -> None:
-    import fcntl  # Windows has none
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise ValueError(
-            f"{run_dir} is in use: another process trains in it; stop that one first"
-        ) from error
 
 
 class _LogFile(logging.FileHandler):

@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -131,7 +130,12 @@ class EventsWriter:
     """
 
     def __init__(self, run_dir: Path, steps: int) -> None:
-        self._path, self._file = _open_new_events(run_dir)
+        # TensorBoard reads the files in the order of their names. One second has one file.
+        for second in itertools.count(int(time.time())):
+            self._path = run_dir / f"events.out.tfevents.{second:010d}.accel_rl"
+            with naming(self._path), contextlib.suppress(FileExistsError):
+                self._file = self._path.open("xb")
+                break
         self._records = RecordWriter(self._file)
         self._append(Event(wall_time=time.time(), file_version="brain.Event:2"))
         if steps:
@@ -158,18 +162,6 @@ class EventsWriter:
             self._records.flush()
 
 
-def _open_new_events(run_dir: Path) -> tuple[Path, BinaryIO]:
-    """Open a file that was not there before, named by the present second or the next free one.
-
-    TensorBoard reads the files of a run in the order of their names.
-    """
-    for second in itertools.count(int(time.time())):
-        path = run_dir / f"events.out.tfevents.{second:010d}.accel_rl"
-        with naming(path), contextlib.suppress(FileExistsError):
-            return path, path.open("xb")
-    raise AssertionError("there is always a next second")
-
-
 class MetricsWriter:
     """Rows to ``metrics.csv``, TensorBoard and other trackers, where they stand over steps.
 
@@ -188,14 +180,10 @@ class MetricsWriter:
         tensorboard: bool = True,
         send: Callable[[Row, int], None] | None = None,
     ) -> None:
-        self._metrics = CsvTable(run_dir / "metrics.csv", steps)
+        self.metrics = CsvTable(run_dir / "metrics.csv", steps)
         self._evaluations = CsvTable(run_dir / "evaluation.csv", evaluated_steps)
         self._events = EventsWriter(run_dir, steps) if tensorboard else None
         self._send = send
-
-    def earlier_rows(self) -> Iterator[dict[str, float]]:
-        """Read the rows of metrics that stay from an earlier part, before the first `write`."""
-        return self._metrics.earlier_rows()
 
     def write(self, row: Row) -> None:
         """Write ``row``, which has a column ``steps``, in its order of columns.
@@ -203,7 +191,7 @@ class MetricsWriter:
         Raises:
             OSError: the disk is full, say.
         """
-        self._metrics.write(row)
+        self.metrics.write(row)
         tagged = {tag(name): value for name, value in row.items() if name != "steps"}
         self._hand_on(tagged, int(row["steps"]))
 

@@ -158,7 +158,7 @@ def agent_of(
 
 
 def make_sync(config: TrainConfig, agent: Agent, team: Team) -> GradientSync:
-    """For the parameters of ``agent``, on their device. Every learner of the team must call it.
+    """Return the sync of the parameters of ``agent``. Every learner of the team must call it.
 
     Raises:
         TeamError: another learner is gone.
@@ -199,10 +199,15 @@ def sampler_share(config: TrainConfig, ranks: Ranks) -> SamplerConfig:
 def make_sampler(
     config: TrainConfig, share: SamplerConfig, seed: int, device: torch.device, ranks: Ranks
 ) -> RolloutSampler:
-    """This learner's simulators; with others on the machine, it keeps to its share of the cores.
+    """Return the simulators of one learner, and pin this process to its share of the cores.
 
-    ``share``: its sampler settings. ``seed``: of all learners together. Its environments have
-    numbers behind those of the learners before it.
+    Args:
+        config: the run.
+        share: sampler settings of this learner.
+        seed: seed of all learners together.
+        device: device of the network.
+        ranks: this learner among all learners. Its environments have numbers after those of the
+            learners before it.
     """
     factory = numbered(config.env_factory, ranks.rank * share.num_envs)
     seed = rank_seed(seed, ranks.rank)

@@ -1,4 +1,4 @@
-"""How long a GPU works on updates after this process has enqueued them.
+"""Clocks of the time that a GPU works on updates after this process has enqueued them.
 
 An update on a GPU is enqueued within what the host's clock takes for learning. The device finishes
 it later, while the host goes on, and the host waits for that where it reads the next actions. So

@@ -37,7 +37,25 @@ def check_learners(config: TrainConfig, ranks: Ranks) -> None:
         )
     if ranks.size > 1:
         _check_against_launcher(config, ranks)
-    _check_division(config, max(ranks.size, config.num_learners))
+    num = max(ranks.size, config.num_learners)
+    if num == 1 or config.parallel.sync == "store":
+        return
+    sampler, learner = config.sampler, config.learner
+    num_envs = sampler.num_envs
+    whole_envs = num * sampler.num_groups
+    if num_envs % whole_envs:
+        near = f"num_envs={max(whole_envs, num_envs // whole_envs * whole_envs)}"
+        groups = f" of {sampler.num_groups} groups each"
+        raise _indivisible("num_envs", num_envs, num, near, groups)
+    for name, (size, whole) in learner.batches(sampler).items():
+        if size % num:
+            raise _indivisible(name, size, num, f"{name}={_near_batch(size, num, whole)}")
+        if learner.gradient_cosine_interval and size < 2 * num:
+            raise ValueError(
+                f"gradient_cosine_interval={learner.gradient_cosine_interval} compares half a "
+                f"batch with all of it, but {name}={size} gives each of {num} learners one; use "
+                f"{name}={2 * num} or more, or gradient_cosine_interval=0"
+            )
 
 
 def _check_against_launcher(config: TrainConfig, ranks: Ranks) -> None:
@@ -61,28 +79,6 @@ def _check_against_launcher(config: TrainConfig, ranks: Ranks) -> None:
             "on_learner_failure=continue: torchrun ends all learners when one fails; start the run "
             "with accel_rl train learners=N instead, or use on_learner_failure=stop"
         )
-
-
-def _check_division(config: TrainConfig, num: int) -> None:
-    """Raise ValueError if ``num`` learners cannot have equal parts."""
-    if num == 1 or config.parallel.sync == "store":
-        return
-    sampler, learner = config.sampler, config.learner
-    num_envs = sampler.num_envs
-    whole_envs = num * sampler.num_groups
-    if num_envs % whole_envs:
-        near = f"num_envs={max(whole_envs, num_envs // whole_envs * whole_envs)}"
-        groups = f" of {sampler.num_groups} groups each"
-        raise _indivisible("num_envs", num_envs, num, near, groups)
-    for name, (size, whole) in learner.batches(sampler).items():
-        if size % num:
-            raise _indivisible(name, size, num, f"{name}={_near_batch(size, num, whole)}")
-        if learner.gradient_cosine_interval and size < 2 * num:
-            raise ValueError(
-                f"gradient_cosine_interval={learner.gradient_cosine_interval} compares half a "
-                f"batch with all of it, but {name}={size} gives each of {num} learners one; use "
-                f"{name}={2 * num} or more, or gradient_cosine_interval=0"
-            )
 
 
 def _indivisible(name: str, size: int, num: int, near: str, groups: str = "") -> ValueError:
@@ -150,20 +146,11 @@ def graphs_of(config: TrainConfig, model: nn.Module, graphs: Graphs | None) -> G
     if graphs is None or graphs.is_required:
         return graphs
     parts = [config.learner, *([own_network(model)] if ":" in config.model else [])]
-    return graphs if all(_is_recorded(part) for part in parts) else None
-
-
-def _is_recorded(part: object) -> bool:
-    return type(part).__module__.startswith("accel_rl.") or getattr(part, "is_recorded", False)
-
-
-def computes_bfloat16_slowly(config: TrainConfig, device: torch.device) -> bool:
-    """Return whether the config asks for bfloat16 and updates in float32 would be faster.
-
-    On a CPU with AVX2 alone A2C trained at less than a third of the speed.
-    """
-    is_slow = device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2"
-    return is_slow and config.learner.precision == "bfloat16"
+    are_recorded = (
+        type(part).__module__.startswith("accel_rl.") or getattr(part, "is_recorded", False)
+        for part in parts
+    )
+    return graphs if all(are_recorded) else None
 
 
 def check_same_processors(config: TrainConfig, team: Team) -> None:

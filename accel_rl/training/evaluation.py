@@ -37,7 +37,7 @@ from accel_rl.samplers import (
 from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.system.stopping import Interrupted, StopRequest
 from accel_rl.system.topology import available_cpus
-from accel_rl.training.metrics import info_means
+from accel_rl.training.metrics import info_means, is_due
 
 MAX_STEPS = 27_000
 """of one Atari game"""
@@ -84,8 +84,7 @@ class Evaluator:
 
     def is_due(self, steps: int) -> bool:
         """Return whether a multiple of the interval was passed since the last evaluation."""
-        interval = self._config.evaluation_interval
-        return steps // interval > self._evaluated_steps // interval
+        return is_due(self._config.evaluation_interval, self._evaluated_steps, steps)
 
     def evaluate(self, steps: int, stop: StopRequest) -> dict[str, float]:
         """Scores after ``steps`` steps of training, as a row for ``evaluation.csv``.
@@ -107,13 +106,22 @@ class Evaluator:
                 assert stop.received is not None
                 raise Interrupted(stop.received)
 
-        result = Evaluation([], 0, 0)
+        config, result = self._config, Evaluation([], 0, 0)
         info_keys: tuple[str, ...] = ()
+        # More environments than games would have none to play.
+        num_envs = min(config.evaluation_envs, config.evaluation_episodes or config.evaluation_envs)
+        own = share_of(num_envs, self._team.ranks)
+        numbers = {"max_episode_steps": longest_game(config.env, config.evaluation_steps)}
+        if config.evaluation_episodes is None:
+            numbers["num_steps"] = -(-config.evaluation_steps // num_envs) * len(own)
+        else:
+            each, more = divmod(config.evaluation_episodes, num_envs)
+            numbers["num_episodes"] = sum(each + (env < more) for env in own)
         try:
-            if num_envs := share_of(self._num_envs, self._team.ranks):
-                with closing(self._make_sampler(num_envs)) as sampler:
+            if own:
+                with closing(self._make_sampler(own)) as sampler:
                     info_keys = sampler.env_spec.info_keys
-                    result = play_games(sampler, agent, check, **self._numbers(num_envs))
+                    result = play_games(sampler, agent, check, **numbers)
         except Interrupted:
             self._gather(None)
             raise
@@ -131,39 +139,17 @@ class Evaluator:
             **info_means(result.episodes, info_keys),
         }
 
-    @property
-    def _num_envs(self) -> int:
-        """Environments of all learners; more than games would have none to play."""
-        config = self._config
-        return min(config.evaluation_envs, config.evaluation_episodes or config.evaluation_envs)
-
-    @property
-    def _num_before(self) -> int:
-        """Environments of the learners before this one."""
-        rank, size = self._team.ranks.rank, self._team.ranks.size
-        return rank * (self._num_envs // size) + min(rank, self._num_envs % size)
-
-    def _numbers(self, num_envs: int) -> dict[str, Any]:
-        """Return this learner's arguments of `play_games`."""
-        config = self._config
-        limit = {"max_episode_steps": longest_game(config.env, config.evaluation_steps)}
-        if config.evaluation_episodes is None:
-            return {
-                "num_steps": -(-config.evaluation_steps // config.evaluation_envs) * num_envs
-            } | limit
-        each, more = divmod(config.evaluation_episodes, self._num_envs)
-        return {
-            "num_episodes": each * num_envs + min(max(more - self._num_before, 0), num_envs)
-        } | limit
-
-    def _make_sampler(self, num_envs: int) -> RolloutSampler:
+    def _make_sampler(self, own: range) -> RolloutSampler:
         config, rank = with_game_limit(self._config), self._team.ranks.rank
         key = self._num_evaluations, *([rank] if rank else [])  # one learner's, or the first one's
         seeds = np.random.SeedSequence([config.seed, 1], spawn_key=key)
-        first = self._first_env + self._num_before
-        workers = 0 if config.sampler.num_workers == 0 else None
         return make_evaluation_sampler(
-            config, num_envs, seeds, self._device, num_workers=workers, first_env=first
+            config,
+            len(own),
+            seeds,
+            self._device,
+            num_workers=0 if config.sampler.num_workers == 0 else None,
+            first_env=self._first_env + own.start,
         )
 
     def _gather(self, own: Evaluation | None) -> Evaluation:
@@ -188,9 +174,11 @@ class Evaluator:
         return Evaluation(list(chain(*episodes)), sum(unfinished), sum(lost))
 
 
-def share_of(num_envs: int, ranks: Ranks) -> int:
-    """Return how many of ``num_envs`` environments a learner has, perhaps none."""
-    return num_envs // ranks.size + (ranks.rank < num_envs % ranks.size)
+def share_of(num_envs: int, ranks: Ranks) -> range:
+    """Return the numbers of a learner's environments among ``num_envs``, perhaps none."""
+    each, more = divmod(num_envs, ranks.size)
+    first = ranks.rank * each + min(ranks.rank, more)
+    return range(first, first + each + (ranks.rank < more))
 
 
 def lacks_last_evaluation(run_dir: Path, config: TrainConfig) -> bool:

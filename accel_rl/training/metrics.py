@@ -7,18 +7,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from math import isfinite
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from accel_rl.algos.optimizer import as_metric
-from accel_rl.config import TrainConfig
 from accel_rl.parallel import GradientSync, Team, TeamError
 from accel_rl.runs.tables import EPISODE_WINDOW
 from accel_rl.samplers.base import Episode
-from accel_rl.training.progress import Progress
 
 CLIPPED = "clipped_action_share"
 """share of the floats in actions that lie beyond their bounds, and are clipped by environments"""
@@ -32,29 +29,6 @@ OnRow = Callable[[Mapping[str, float]], object]
 
 _CPU = torch.device("cpu")
 _LOGGER = logging.getLogger(__name__)
-
-
-class Recorded(NamedTuple):
-    """What is recorded: a run, as one of its learners sees it.
-
-    Attributes:
-        make_state: returns what a checkpoint holds beside counts and statistics.
-        progress: shows where the run stands; None for all learners but the first.
-        metric_names: the learner's metrics, NaN in rows in which it has not learned.
-        info_keys: the environments' keys.
-        on_row: called with each row.
-    """
-
-    config: TrainConfig
-    run_dir: Path
-    team: Team
-    sync: GradientSync
-    make_state: Callable[[], dict[str, Any]]
-    progress: Progress | None = None
-    metric_names: Sequence[str] = ()
-    frame_skip: int = 1
-    info_keys: Sequence[str] = ()
-    on_row: OnRow = lambda row: None
 
 
 class LearnerMetrics:
@@ -227,11 +201,13 @@ class Others:
         Raises:
             TeamError: a learner has not reported.
         """
-        in_step = self.are_in_step
-        if not in_step:
-            self._log_lost()
+        in_step, team = self.are_in_step, self._team
+        for rank in set(range(1, team.ranks.size)) - self._lost if not in_step else ():
+            if not team.is_stop_asked and team.is_lost(rank):
+                _LOGGER.info("learner %d has ended early, and is waited for no more", rank)
+                self._lost.add(rank)
         reports, episodes = [own], [own.episodes]
-        for rank, messages in self._team.read(waits=in_step).items():
+        for rank, messages in team.read(waits=in_step).items():
             theirs = [Report(*message) for message in messages]
             reports += theirs
             episodes.append([Episode(*each) for report in theirs for each in report.episodes])
@@ -246,32 +222,25 @@ class Others:
             num_updates=own.num_updates + self.num_updates,
         )
 
-    def await_parts(self, steps: int) -> dict[int, int]:
+    def await_parts(self, steps: int, own: int | None = None) -> dict[int, int]:
         """Wait until the others have saved their parts of a checkpoint due after ``steps`` steps.
 
         Return the steps in the names of their files, by rank, without lost learners.
-        """
-        return self._team.wait_for_all(SAVED, steps)
 
-    def compare(self, own: int, steps: int) -> None:
-        """Compare ``own``, a fingerprint of parameters, with those of learners in step.
+        Args:
+            own: fingerprint of this learner's parameters, which learners in step share.
 
         Raises:
-            TeamError: a learner has other parameters than this one after ``steps`` steps.
+            TeamError: a learner has not answered, or has other parameters.
         """
-        for rank, other in self._team.wait_for_all(FINGERPRINT, steps).items():
-            if other != own:
-                raise TeamError(
-                    f"the parameters of learner {rank} are no longer those of learner 0, after "
-                    f"{steps:,} steps; go on from the last checkpoint with resume=RUN_DIR"
-                )
-
-    def _log_lost(self) -> None:
-        """Log each lost learner once, unless all are being stopped."""
-        for rank in set(range(1, self._team.ranks.size)) - self._lost:
-            if not self._team.is_stop_asked and self._team.is_lost(rank):
-                _LOGGER.info("learner %d has ended early, and is waited for no more", rank)
-                self._lost.add(rank)
+        if own is not None:
+            for rank, other in self._team.wait_for_all(FINGERPRINT, steps).items():
+                if other != own:
+                    raise TeamError(
+                        f"the parameters of learner {rank} are no longer those of learner 0, after "
+                        f"{steps:,} steps; go on from the last checkpoint with resume=RUN_DIR"
+                    )
+        return self._team.wait_for_all(SAVED, steps)
 
 
 def merge_numbers(each: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -284,34 +253,6 @@ def merge_numbers(each: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return {name: float(how.get(name[-4:], np.mean)(found)) for name, found in values.items()}
 
 
-def sync_columns(numbers: Mapping[str, float], seconds: float) -> dict[str, float]:
-    """Return a `GradientSync`'s metrics, with seconds as shares of ``seconds``."""
-    columns = {}
-    for name, value in numbers.items():
-        if name.endswith("_seconds"):
-            columns[name.removesuffix("_seconds") + "_share"] = value / seconds
-        else:
-            columns[name] = value
-    return columns
-
-
-def gpu_columns(device: torch.device) -> dict[str, float]:
-    """Return this process' peak memory on a GPU."""
-    if device.type != "cuda":
-        return {}
-    return {"gpu_memory_bytes": torch.cuda.max_memory_reserved(device)}
-
-
-class Interval:
-    """Says whether a multiple of ``steps`` was passed since ``begin``, or since `is_due`."""
-
-    def __init__(self, steps: int, begin: int = 0) -> None:
-        self._steps = steps
-        self._passed = begin // steps
-
-    def is_ahead(self, steps: int) -> bool:
-        return steps // self._steps > self._passed
-
-    def is_due(self, steps: int) -> bool:
-        is_due, self._passed = self.is_ahead(steps), steps // self._steps
-        return is_due
+def is_due(interval: int, before: int, steps: int) -> bool:
+    """Return whether ``steps`` have passed a multiple of ``interval`` that ``before`` had not."""
+    return steps // interval > before // interval

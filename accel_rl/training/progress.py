@@ -162,7 +162,7 @@ class Status:
 
     @property
     def seconds_left(self) -> float:
-        """At the present speed; infinite if no step has been taken since the last row."""
+        """Seconds left at the present speed; infinite if there was no step since the last row."""
         left = max(0, self.planned_steps - self.steps)
         return left / self.steps_per_second if self.steps_per_second else math.inf
 

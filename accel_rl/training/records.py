@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
 
-from accel_rl.parallel import fingerprint
+from accel_rl.config import TrainConfig
+from accel_rl.parallel import GradientSync, Team, fingerprint
 from accel_rl.runs.checkpoint import PART, save_checkpoint, save_if_best, save_part
 from accel_rl.runs.directory import plain_options
 from accel_rl.runs.files import draw_or_warn
@@ -25,16 +27,15 @@ from accel_rl.training.metrics import (
     CLIPPED,
     FINGERPRINT,
     SAVED,
-    Interval,
     LearnerMetrics,
+    OnRow,
     Others,
-    Recorded,
     Report,
     Scores,
-    gpu_columns,
-    sync_columns,
+    is_due,
 )
 from accel_rl.training.progress import (
+    Progress,
     Reading,
     Status,
     TimeSplit,
@@ -61,13 +62,31 @@ class Records:
     ``learning_seconds``, and calls ``device_clock`` around its updates.
 
     Args:
+        make_state: returns what a checkpoint holds beside counts and statistics.
+        progress: shows where the run stands; None for all learners but the first.
+        metric_names: the learner's metrics, NaN in rows in which it has not learned.
+        info_keys: the environments' keys.
+        on_row: called with each row.
         saved: the checkpoint from which the run goes on.
     """
 
-    def __init__(self, recorded: Recorded, saved: Mapping[str, Any] | None = None) -> None:
-        config, run_dir, team, sync, self._make_state, self._progress, *_ = recorded
-        self._metric_names, self._on_row = recorded.metric_names, recorded.on_row
-        self._frame_skip = recorded.frame_skip
+    def __init__(
+        self,
+        config: TrainConfig,
+        run_dir: Path,
+        team: Team,
+        sync: GradientSync,
+        make_state: Callable[[], dict[str, Any]],
+        progress: Progress | None = None,
+        *,
+        metric_names: Sequence[str] = (),
+        frame_skip: int = 1,
+        info_keys: Sequence[str] = (),
+        on_row: OnRow = lambda row: None,
+        saved: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._make_state, self._progress = make_state, progress
+        self._metric_names, self._on_row, self._frame_skip = metric_names, on_row, frame_skip
         counts = {"steps": 0, "updates": 0, "training_seconds": 0.0}
         if saved is not None:
             counts = saved["counts"]
@@ -75,7 +94,7 @@ class Records:
         self.learning_seconds = 0.0
         self.device_clock = make_device_clock(sync.parameters.parameter.device)
         self.is_learning = False  # what a checkpoint would hold is of no one moment
-        self.scores = Scores(recorded.info_keys)
+        self.scores = Scores(info_keys)
         self._has_told_clipping = False
         self._unreported = Scores()  # where there are others, among whose a row puts them
         self._config, self._run_dir = config, run_dir
@@ -84,8 +103,6 @@ class Records:
         # Where updates go on while a checkpoint is made, it has more of them than were counted.
         self._others = Others(team, sync, max(0, self.updates - self._own_updates))
         self._learner_metrics = LearnerMetrics(sync.parameters.gradient.device)
-        self._log = Interval(config.row_steps, self.steps)
-        self._checkpoint = Interval(config.checkpoint_steps, self.steps)
         self._is_time = False  # a checkpoint is due by `checkpoint_minutes`
         self._saved_steps = -1 if saved is None else self.steps
         self._has_unsaved_evaluation = False
@@ -100,7 +117,7 @@ class Records:
                 tensorboard=TENSORBOARD in config.tracker,
                 send=self._trackers.log,
             )
-            self._curve = CurveRows(self._writer.earlier_rows())
+            self._curve = CurveRows(() if saved is None else self._writer.metrics.earlier_rows())
             if saved is not None:
                 self.scores.set_state(saved["recorder"]["scores"])
                 self._learner_metrics.set_state(saved["recorder"]["learner_metrics"])
@@ -143,7 +160,7 @@ class Records:
 
     def saves_at(self, steps: int) -> bool:
         """Return whether a checkpoint is due when `after_update` is called with ``steps``."""
-        return self._is_time or self._checkpoint.is_ahead(steps)
+        return self._is_time or is_due(self._config.checkpoint_steps, self.steps, steps)
 
     def after_update(
         self,
@@ -160,6 +177,7 @@ class Records:
             OSError: something could not be written.
             FloatingPointError: learning has diverged.
         """
+        is_row_due, saves = is_due(self._config.row_steps, self.steps, steps), self.saves_at(steps)
         self.steps = steps
         self._own_updates = self._sync.num_updates
         self.updates = self._own_updates + self._others.num_updates
@@ -170,13 +188,13 @@ class Records:
         if self._progress is not None and now - self._shown >= self._progress.interval_seconds:
             self._progress.show(self.status())
             self._shown = now
-        if self._log.is_due(steps):
+        if is_row_due:
             self.write_row()
             self._spent["logging"] += perf_counter() - now
             if now - self._drawn >= CURVE_SECONDS and self._progress is not None:
                 is_drawn = self.draw_curve()
                 self._drawn = now if is_drawn else math.inf  # else its warning would come again
-        if self._checkpoint.is_due(steps) or self._is_time:
+        if saves:
             began, interval = perf_counter(), self._config.checkpoint_steps
             self.save(steps if self._is_time else steps // interval * interval)
             self._saved_at = perf_counter()
@@ -199,7 +217,10 @@ class Records:
         before = self._last_row
         metrics = self._learner_metrics.take()
         seconds = max(self.seconds - before.wall, 1e-9)
-        sync = sync_columns(self._sync.take_metrics(), seconds)
+        sync = {}
+        for name, value in self._sync.take_metrics().items():
+            is_time, kind = name.endswith("_seconds"), name.removesuffix("_seconds")
+            sync[f"{kind}_share" if is_time else name] = value / seconds if is_time else value
         numbers = {name: value for name, value in sync.items() if not math.isnan(value)}
         own = Report(*self._unreported.take(), numbers | metrics, self._sync.num_updates)
         if self._progress is None:
@@ -216,7 +237,8 @@ class Records:
         self.updates = self._own_updates + self._others.num_updates
         now = self._read()
         status = self._status(before, now)
-        split = status.split
+        split, device = status.split, self._sync.parameters.parameter.device
+        peak = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None
         row: dict[str, float] = {
             **self._counts(now.wall),
             "steps_per_second": status.steps_per_second,
@@ -229,7 +251,7 @@ class Records:
             "learning_share": split.learning,
             "other_share": split.other,
             "simulators_busy_share": split.simulating,
-            **gpu_columns(self._sync.parameters.parameter.device),
+            **({} if peak is None else {"gpu_memory_bytes": peak}),
             **dict.fromkeys((*sync, *self._metric_names), math.nan),
             **report.numbers,
         }
@@ -313,7 +335,12 @@ class Records:
         if due is not None:  # after a failure, the simulators in the file are worth more
             is_saved = is_saved and not self._has_unsaved_evaluation
         if self._progress is None and due is not None:
-            failure = None if is_saved else self._save_part()
+            failure = None
+            if not is_saved:
+                state, rank = self._make_state(), self._team.ranks.rank
+                own = {name: state[name] for name in PART}
+                save_part(self._run_dir, self.steps, rank, own, self._config.num_checkpoints)
+                self._saved_steps, failure = self.steps, state["failure"]
             if self._others.are_in_step:
                 self._team.reach(FINGERPRINT, due, fingerprint(self._sync.parameters))
             self._team.reach(SAVED, due, self._saved_steps)
@@ -321,9 +348,9 @@ class Records:
             began, parts = perf_counter(), None
             self._refuse(self._learner_metrics.not_finite())
             if due is not None and self._team.ranks.size > 1:
-                if self._others.are_in_step:
-                    self._others.compare(fingerprint(self._sync.parameters), due)
-                parts = self._others.await_parts(due)
+                in_step = self._others.are_in_step
+                mark = fingerprint(self._sync.parameters) if in_step else None
+                parts = self._others.await_parts(due, mark)
             state = self._state(parts)
             failure = state.pop("failure", None)
             save_checkpoint(self._run_dir, self.steps, state, num_kept=self._config.num_checkpoints)
@@ -360,15 +387,6 @@ class Records:
         if any(torch.isnan(each).any() for each in state["learner"]["parameters"].values()):
             self._refuse(["parameters"])
         return state
-
-    def _save_part(self) -> Exception | None:
-        """Save this learner's part of checkpoints; return the failure of its simulators."""
-        state, rank = self._make_state(), self._team.ranks.rank
-        own = {name: state[name] for name in PART}
-        save_part(self._run_dir, self.steps, rank, own, self._config.num_checkpoints)
-        self._saved_steps = self.steps
-        failure: Exception | None = state["failure"]
-        return failure
 
     def write_last_row(self, *, alone: bool = False) -> None:
         """Write a row about the time since the last row, if there was a step."""

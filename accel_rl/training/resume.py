@@ -63,8 +63,7 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
         steps = int(saved["counts"]["steps"])
         is_same = saved["num_learners"] == ranks.size
         is_same = is_same and saved["num_envs"] == config.sampler.num_envs
-        others = range(1, ranks.size) if is_same else range(0)
-        parts = {rank: _part_of(saved, run_dir, rank) for rank in others}
+        parts = {rank: part_path(run_dir, of, rank) for rank, of in (saved["parts"] or {}).items()}
     if steps >= config.planned_steps and not lacks_last_evaluation(run_dir, config):
         raise ValueError(
             f"resume={run_dir}: this run has taken {steps:,} steps, all that total_steps="
@@ -72,16 +71,15 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
         )
     if not is_same:
         return _without_own(saved)
-    missing = [rank for rank in others if parts[rank] is None]
+    missing = [n for n in range(1, ranks.size) if n not in parts or not parts[n].exists()]
     # In step, all begin anew or none: a learner with a replay would make updates alone.
     if missing and config.parallel.sync == "all_reduce":
         return {**_without_own(saved), "partless": missing}
     if ranks.is_first:
         return {**saved, "partless": missing}
-    own_part = parts[ranks.rank]
-    if own_part is None:
+    if ranks.rank in missing:
         return _without_own(saved)
-    part = _without_foreign(config, run_dir, load_checkpoint(own_part))
+    part = _without_foreign(config, run_dir, load_checkpoint(parts[ranks.rank]))
     return {**saved, **{name: part.get(name) for name in PART}}
 
 
@@ -92,26 +90,16 @@ def _without_foreign(config: TrainConfig, run_dir: Path, saved: dict[str, Any]) 
     return {**saved, "sampler": None, "recurrent_state": None, "is_foreign": True}
 
 
-def _part_of(saved: Mapping[str, Any], run_dir: Path, rank: int) -> Path | None:
-    steps = (saved["parts"] or {}).get(rank)
-    path = None if steps is None else part_path(run_dir, steps, rank)
-    return path if path is not None and path.exists() else None
-
-
 def _without_own(saved: dict[str, Any]) -> dict[str, Any]:
     """Return ``saved`` without the state that belongs to a single learner."""
-    common = _common(saved["algorithm"])
-    return {**saved, "sampler": None, "recurrent_state": None, "algorithm": common}
-
-
-def _common(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of an algorithm's state that all learners share."""
     own = {"generator", "noise", "shuffling", "replay", "priorities", "begin", "reward_sums"}
-    return {
-        name: _common(value) if name == "algorithm" else value
-        for name, value in state.items()
-        if name not in own
-    }
+
+    def common(state: Mapping[str, Any]) -> dict[str, Any]:
+        kept = {name: value for name, value in state.items() if name not in own}
+        return kept | ({"algorithm": common(kept["algorithm"])} if "algorithm" in kept else {})
+
+    algorithm = common(saved["algorithm"])
+    return {**saved, "sampler": None, "recurrent_state": None, "algorithm": algorithm}
 
 
 def without_loaded(saved: Mapping[str, Any]) -> dict[str, Any]:

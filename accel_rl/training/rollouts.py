@@ -72,6 +72,7 @@ class RolloutRun(Run):
         """Collect, update, record, until ``planned_steps`` are taken or a stop is asked for."""
         records, clock, overlapped = self.records, self.records.device_clock, self.overlapped
         server, learner = overlapped or self.server, overlapped or self.learner
+        spec = self.sampler.env_spec
         if overlapped is not None:
             overlapped.begin(self.goes_on)
         self.evaluate_if_due()  # a stop may have cut off the last one
@@ -83,9 +84,12 @@ class RolloutRun(Run):
                 overlapped.collect()
             steps, episodes = self.count_steps(), self.sampler.take_episodes()
             with self.learning():
-                batch = server.finish()
-                clipping = self.measure_clipping()
-                metrics = {**learner.update(batch, self.progress(), steps), **clipping}
+                batch, rollout = server.finish(), self.sampler.rollout
+                clipping = clipped_share(spec.action, rollout.action, rollout.valid)
+                progress = self.config.progress(records.steps)
+                metrics = dict[str, Any](learner.update(batch, progress, steps))
+            if clipping is not None:
+                metrics[CLIPPED] = clipping
             records.after_update(steps, metrics, episodes, self.sampler.times)
             self.evaluate_if_due()
 
@@ -122,20 +126,8 @@ class RolloutRun(Run):
 
     @property
     def extra_metrics(self) -> tuple[str, ...]:
-        return (*[LAG] * (self.overlapped is not None), *[CLIPPED] * self.clips_actions)
-
-    @property
-    def clips_actions(self) -> bool:
-        """True if environments clip floats of actions to their bounds."""
-        return any(leaf.is_clipped for _, leaf in leaves_of(self.sampler.env_spec.action))
-
-    def measure_clipping(self) -> dict[str, Any]:
-        """Return `CLIPPED` of the rollout, if there is something to measure."""
-        if not self.clips_actions:
-            return {}
-        rollout = self.sampler.rollout
-        share = clipped_share(self.sampler.env_spec.action, rollout.action, rollout.valid)
-        return {} if share is None else {CLIPPED: share}
+        clips = any(leaf.is_clipped for _, leaf in leaves_of(self.sampler.env_spec.action))
+        return (*[LAG] * (self.overlapped is not None), *[CLIPPED] * clips)
 
     @property
     def place(self) -> str:

@@ -19,7 +19,7 @@ from accel_rl.parallel import GradientSync, Ranks, StoreSync, Team
 from accel_rl.samplers.block import count_nothing
 from accel_rl.system.stopping import StopRequest
 from accel_rl.training.evaluation import Evaluator
-from accel_rl.training.metrics import OnRow, Recorded
+from accel_rl.training.metrics import OnRow
 from accel_rl.training.progress import Progress
 from accel_rl.training.records import Records
 
@@ -101,19 +101,19 @@ class Run(ABC):
                 stop.ask()
 
         spec = self.sampler.env_spec
-        recorded = Recorded(
-            config=self.config,
-            run_dir=run_dir,
-            team=self.team,
-            sync=self.sync,
-            make_state=self.get_state,
-            progress=progress if self.team.ranks.is_first else None,
+        self.records = Records(
+            self.config,
+            run_dir,
+            self.team,
+            self.sync,
+            self.get_state,
+            progress if self.team.ranks.is_first else None,
             metric_names=self.learner.metric_names + self.extra_metrics,
             frame_skip=spec.frame_skip,
             info_keys=spec.info_keys,
             on_row=look,
+            saved=saved,
         )
-        self.records = Records(recorded, saved)
 
     def start(
         self, saved: Mapping[str, Any] | None, look: Callable[[int], object] = count_nothing
@@ -194,10 +194,6 @@ class Run(ABC):
     @property
     def _store(self) -> StoreSync | None:
         return self.sync if isinstance(self.sync, StoreSync) else None
-
-    def progress(self) -> float:
-        """Return the completed share of the schedules, in [0, 1]."""
-        return self.config.progress(self.records.steps)
 
     def count_steps(self) -> int:
         """Return the steps of all learners, with one more iteration of this learner."""

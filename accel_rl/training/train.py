@@ -28,7 +28,7 @@ from accel_rl.runs.directory import describe_machine, log_to, run_place, write_c
 from accel_rl.runs.files import WriteError, explain
 from accel_rl.runs.yaml_file import UNSIGNED
 from accel_rl.samplers import ParallelSampler, SamplerError
-from accel_rl.spaces import Leaf, Space, leaves_of, without_mask
+from accel_rl.spaces import Leaf, leaves_of, without_mask
 from accel_rl.system.functions import ExitError, place_of, refusing_exit
 from accel_rl.system.lasting_console import LastingConsole
 from accel_rl.system.process_settings import directory, taking_back
@@ -36,7 +36,7 @@ from accel_rl.system.signing import user_key
 from accel_rl.system.stopping import Interrupted, StopRequest
 from accel_rl.trackers import check_trackers
 from accel_rl.training.build import build
-from accel_rl.training.devices import computes_bfloat16_slowly, describe_sharing
+from accel_rl.training.devices import describe_sharing
 from accel_rl.training.metrics import OnRow
 from accel_rl.training.progress import (
     LINE_SECONDS,
@@ -116,6 +116,11 @@ def train(
         Interrupted: the run was stopped before its first iteration.
         TeamError: another learner has ended.
     """
+    if config.num_learners != team.ranks.size:
+        raise ValueError(
+            f"{config.num_learners} learners are asked for, and this process is one of "
+            f"{team.ranks.size}: start them with `accel_rl train`, or give learners=1"
+        )
     check_trackers(config.tracker, installed=True)
     place = run_place(config)
     with contextlib.ExitStack() as stack:
@@ -123,8 +128,14 @@ def train(
         stack.enter_context(sampling_threads())
         stack.enter_context(own_torch_state())
         saved = load_saved(config, place, team, stack)
-        run = _build(config, saved, team)
-        stack.push(partial(_close, run))
+        try:
+            run = build(config, saved, team)
+        except RuntimeError as error:
+            if isinstance(error, SamplerError | TeamError) or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                raise
+            # The GPU's memory does not suffice, it is taken, or its driver has failed.
+            raise RunError(_explain(error, config).partition("\n")[0]) from error
+        stack.push(lambda _, error, __: run.close(waits=not _is_stuck(error, team)))
         stack.enter_context(gpu_arithmetic(config, run.device))
         if run.device.type == "cuda" and run.has_threads:
             stack.enter_context(quick_switches())
@@ -138,7 +149,12 @@ def train(
         with _logging(run, run_dir, ProgressHandler(progress)):
             run.open(run_dir, stop, progress, on_row, saved)
             with contextlib.closing(run.records):
-                _begin_records(run, progress, saved)
+                if team.ranks.is_first:
+                    write_config(config, run_dir / "config.yaml")
+                    for text in first_lines(run, saved):
+                        progress.say(text)
+                        _LOGGER.info("%s", text)
+                _LOGGER.info("%s", describe_machine(run.device))
                 _start(run, progress, saved)
                 stop.hold()
                 run.records.begin(run.sampler.times)
@@ -150,12 +166,6 @@ def train(
                     if not _salvage(run, error):
                         raise
             return _result(run, progress)
-
-
-def _close(
-    run: Run, kind: type[BaseException] | None, error: BaseException | None, _: object
-) -> None:
-    run.close(waits=not _is_stuck(error, run.team))
 
 
 @contextlib.contextmanager
@@ -175,16 +185,6 @@ def _logging(run: Run, run_dir: Path, handler: logging.Handler) -> Iterator[None
                 raise RunError(f"{_explain(error, run.config)}{who}\n(details: {log})") from error
     except WriteError as error:  # of the log itself
         raise RunError(_explain(error, run.config)) from error
-
-
-def _begin_records(run: Run, progress: Progress, saved: Mapping[str, Any] | None) -> None:
-    """Write the resolved config, and say the first lines."""
-    if run.team.ranks.is_first:
-        write_config(run.config, run.run_dir / "config.yaml")
-        for text in first_lines(run, saved):
-            progress.say(text)
-            _LOGGER.info("%s", text)
-    _LOGGER.info("%s", describe_machine(run.device))
 
 
 def _start(run: Run, progress: Progress, saved: Mapping[str, Any] | None) -> None:
@@ -241,7 +241,17 @@ def first_lines(run: Run, saved: Mapping[str, Any] | None) -> Iterator[str]:
         )
     if sharing := describe_sharing(config, ranks, run.device):
         yield sharing
-    yield from _uneven(run)
+    sampler = run.sampler
+    num_shares = config.sampler.num_envs // sampler.config.num_envs  # one for each learner
+    batch = config.learner.batches(config.sampler).get("batch_size")
+    is_shared = isinstance(sampler, ParallelSampler) and num_shares > 1
+    if run.device.type == "cuda" and is_shared and batch and batch.size < 64 * num_shares:
+        yield (
+            f"batch_size={batch.size} gives each of {num_shares} learners "
+            f"{batch.size // num_shares} samples an update, which hardly use a GPU; "
+            f"batch_size={256 * num_shares} "
+            f"num_envs={8 * num_shares * sampler.num_possible} uses GPUs and cores"
+        )
     if config.sampler.decorrelation_steps and (saved is None or saved["sampler"] is None):
         yield (
             f"each environment first takes up to {config.sampler.decorrelation_steps:,} random "
@@ -258,51 +268,31 @@ def first_lines(run: Run, saved: Mapping[str, Any] | None) -> Iterator[str]:
             "this process was forked, so torch computes in one thread; start the process by spawn "
             "for more threads"
         )
-    space = without_mask(run.sampler.env_spec.observation)
-    yield from _observed(config.env, space)
-    yield from _flattened(config, space, run.agent.model)
-    if computes_bfloat16_slowly(config, run.device):
+    for path, leaf in leaves_of(without_mask(sampler.env_spec.observation)):
+        yield from _seen(config, path, leaf, run.agent.model)
+    is_slow = run.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2"
+    if is_slow and config.learner.precision == "bfloat16":  # a third of the speed of float32
         yield "precision=bfloat16 is slower than float32 on this processor, which has no AVX-512"
 
 
-def _observed(env: str, space: Space) -> Iterator[str]:
-    """Yield what networks do with observations that may not be meant."""
-    is_names = isinstance(space, Leaf) and (space.shape == () or space.counts is not None)
-    if isinstance(space, Leaf) and is_names and space.dtype.kind in "iu" and len(space.shape) < 3:
+def _seen(
+    config: TrainConfig, path: tuple[str, ...], leaf: Leaf, network: nn.Module
+) -> Iterator[str]:
+    """Yield how the network treats a leaf of observations, if users may not expect that."""
+    is_number = leaf.dtype.kind in "iu" and len(leaf.shape) < 3
+    if not path and is_number and (leaf.shape == () or leaf.counts is not None):
         yield (
-            f"observations of {env} are {'single ' * (space.shape == ())}integers, which the "
+            f"observations of {config.env} are {'single ' * (leaf.shape == ())}integers, which the "
             f"network takes as quantities; if they only name states, wrap the environment in "
             f"gymnasium.wrappers.FlattenObservation"
         )
-
-
-def _flattened(config: TrainConfig, space: Space, network: nn.Module) -> Iterator[str]:
-    """Yield which observations that look like pictures go through no convolutions."""
-    if ":" in config.model:
-        return
-    for path, leaf in leaves_of(space):
-        is_picture = len(leaf.shape) == 3 or sum(size >= 16 for size in leaf.shape) >= 2
-        if is_picture and not convolves(network, leaf, not path):
-            yield (
-                f"observations of {config.env}{f' ({path[-1]})' if path else ''} of shape "
-                f"{list(leaf.shape)} go into dense layers, as numbers; convolutions take pictures "
-                f"[channels, height, width] or [height, width, channels] that are large enough, "
-                f"those of model=minatar small ones"
-            )
-
-
-def _uneven(run: Run) -> Iterator[str]:
-    config, sampler = run.config, run.sampler
-    if not isinstance(sampler, ParallelSampler):
-        return
-    num_shares = config.sampler.num_envs // sampler.config.num_envs  # one for each learner
-    batch = config.learner.batches(config.sampler).get("batch_size")
-    if run.device.type == "cuda" and batch and num_shares > 1 and batch.size < 64 * num_shares:
+    is_picture = len(leaf.shape) == 3 or sum(size >= 16 for size in leaf.shape) >= 2
+    if is_picture and ":" not in config.model and not convolves(network, leaf, not path):
         yield (
-            f"batch_size={batch.size} gives each of {num_shares} learners "
-            f"{batch.size // num_shares} samples an update, which hardly use a GPU; "
-            f"batch_size={256 * num_shares} "
-            f"num_envs={8 * num_shares * sampler.num_possible} uses GPUs and cores"
+            f"observations of {config.env}{f' ({path[-1]})' if path else ''} of shape "
+            f"{list(leaf.shape)} go into dense layers, as numbers; convolutions take pictures "
+            f"[channels, height, width] or [height, width, channels] that are large enough, "
+            f"those of model=minatar small ones"
         )
 
 
@@ -321,21 +311,6 @@ def _result(run: Run, progress: Progress) -> TrainResult:
             _LOGGER.info("GPU: %s", status.gpu)
     stopped_by = None if stop.is_own else stop.received
     return TrainResult(run.run_dir, status, run.records.updates, stopped_by, stop.is_own)
-
-
-def _build(config: TrainConfig, saved: Mapping[str, Any] | None, team: Team) -> Run:
-    if config.num_learners != team.ranks.size:
-        raise ValueError(
-            f"{config.num_learners} learners are asked for, and this process is one of "
-            f"{team.ranks.size}: start them with `accel_rl train`, or give learners=1"
-        )
-    try:
-        return build(config, saved, team)
-    except RuntimeError as error:
-        if isinstance(error, SamplerError | TeamError) or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            raise
-        # Of the GPU: its memory does not suffice, it is taken, or its driver has failed.
-        raise RunError(_explain(error, config).partition("\n")[0]) from error
 
 
 def _is_stuck(error: BaseException | None, team: Team) -> bool:

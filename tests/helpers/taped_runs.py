@@ -3,6 +3,7 @@
 import io
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ from accel_rl.parallel import FlatParameters
 from accel_rl.samplers import Episode, SamplerConfig, SamplerTimes
 from accel_rl.spaces import discrete
 from accel_rl.system.stopping import StopRequest
-from accel_rl.training.metrics import Recorded
 from accel_rl.training.progress import PlainLines
 from accel_rl.training.records import Records
 from accel_rl.training.rollouts import RolloutRun
@@ -32,6 +32,7 @@ class FakeSampler:
     times = SamplerTimes(0.0, 0.0, 0.0)
     config = SamplerConfig(num_envs=2, horizon=2)
     env_spec = EnvSpec(name="taped", observation=discrete(2), action=discrete(2))
+    rollout = SimpleNamespace(action=None, valid=None)
 
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
@@ -122,8 +123,8 @@ def make_records(config: TrainConfig, run_dir: Path, tape: Tape) -> TapedRecords
 
     sync: Any = FakeSync()
     lines = PlainLines(Console(file=io.StringIO()))
-    parts = config, run_dir, ALONE, sync, make_state, lines, ("loss", "policy_lag")
-    records = TapedRecords(Recorded(*parts, frame_skip=4))
+    parts = config, run_dir, ALONE, sync, make_state, lines
+    records = TapedRecords(*parts, metric_names=("loss", "policy_lag"), frame_skip=4)
     records.tape = tape
     records.begin(FakeSampler.times)
     return records

@@ -500,10 +500,8 @@ watcher_ends_after_farewell parallel/watcher.py parallel/test_parallel_watcher.p
 - if self._has_left(rank):
 + if False:
 run_directory_not_held runs/directory.py sweeps/test_sweep_resume.py
-- _lock(descriptor, run_dir)
--         yield
+- fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 + pass
-+         yield
 batch_reset_counts_as_step samplers/steppers.py samplers/test_samplers_batched.py
 - valid[idle] = False
 + pass

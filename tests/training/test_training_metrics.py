@@ -18,7 +18,7 @@ from accel_rl.runs.figures import draw_learning_curve
 from accel_rl.runs.tables import CsvTable, CurveRows, EventsWriter, MetricsWriter, read_rows, tag
 from accel_rl.samplers import Episode
 from accel_rl.sweeps.display import Standing, read_standing
-from accel_rl.training.metrics import Interval, LearnerMetrics, Scores
+from accel_rl.training.metrics import LearnerMetrics, Scores, is_due
 from accel_rl.training.train import train
 
 
@@ -241,10 +241,8 @@ def test_run_draws_its_curve_through_few_rows_of_all_its_parts(tmp_path, monkeyp
 
 
 def test_interval_is_due_once_for_each_multiple_passed() -> None:
-    interval = Interval(100)
-    due = [steps for steps in range(0, 1_000, 30) if interval.is_due(steps)]
+    due = [steps for steps in range(30, 1_000, 30) if is_due(100, steps - 30, steps)]
     assert due == [120, 210, 300, 420, 510, 600, 720, 810, 900]
-    assert Interval(100).is_due(350)
 
 
 def rows_of(means: list[float]) -> list[dict[str, float]]:

@@ -21,7 +21,6 @@ from accel_rl.training.metrics import (
     FINGERPRINT,
     SAVED,
     Others,
-    Recorded,
     Report,
     Scores,
     merge_numbers,
@@ -102,7 +101,7 @@ def test_parameters_of_learners_in_step_are_compared_before_a_checkpoint_is_writ
     monkeypatch.setattr(
         recording, "save_checkpoint", lambda _, steps, *__, **___: written.append(steps)
     )
-    records: Any = Records(Recorded(TrainConfig(), tmp_path, others._team, sync, dict))
+    records: Any = Records(TrainConfig(), tmp_path, others._team, sync, dict)
     records.steps, records._progress, records._state = 400, True, lambda parts: parts
     second.reach(FINGERPRINT, 400, other)
     second.reach(SAVED, 400, 400)
@@ -125,7 +124,7 @@ def test_learner_of_a_store_that_is_done_does_not_wait_for_the_evaluation_of_the
     config = TrainConfig(parallel=ParallelConfig(sync="store"))
     run: Any = object.__new__(RolloutRun)
     run.config, run.team, run.sync = config, second, NO_SYNC
-    run.records = Records(Recorded(config, tmp_path, second, NO_SYNC, dict))
+    run.records = Records(config, tmp_path, second, NO_SYNC, dict)
     run.records._saved_steps = 0
     run.finish()
     assert others._team.wait_for_all("end", 1) == {1: 0}

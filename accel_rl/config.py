@@ -132,15 +132,13 @@ class TrainConfig:
     evaluation_interval: int = option(0, "watching", common=True)
     """Steps between two evaluations on separate environments. 0 disables evaluations."""
     evaluation_steps: int = option(125_000, "watching", idle=when("evaluation_interval", 0))
-    """Steps of one evaluation, over all its environments.
+    """Steps of one evaluation, over its 16 environments, which learners in step divide.
     Each game that has begun is finished. A game that takes more steps, and more than 100,000, is
     given up; Atari games are cut off after 27,000 steps, and count."""
     evaluation_episodes: int | None = option(
         None, "watching", idle=when("evaluation_interval", 0), common=True
     )
     """Number of games of one evaluation, instead of steps."""
-    evaluation_envs: int = option(16, "watching", idle=when("evaluation_interval", 0))
-    """Number of environments of an evaluation. Learners in step divide them."""
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     """Options of several learners"""
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
@@ -161,42 +159,22 @@ class TrainConfig:
                 f"learner is {self.learner!r}; it must be an instance of a subclass of "
                 f"LearnerConfig, such as A2CConfig()"
             )
-        for name in (
-            "total_steps",
-            "log_interval",
-            "checkpoint_interval",
-            "num_checkpoints",
-            "evaluation_steps",
-            "evaluation_episodes",
-            "evaluation_envs",
-        ):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
-        for name in ("seed", "evaluation_interval"):
-            if not 0 <= getattr(self, name) < 2**63:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be from 0 to 2**63 - 1")
+        lengths = ("total_steps", "schedule_steps", "evaluation_steps", "evaluation_episodes")
+        intervals = ("log_interval", "checkpoint_interval", "num_checkpoints", "learners")
+        require(self, "at least 1", lambda value: value >= 1, *lengths, *intervals)
+        sizes = ("seed", "evaluation_interval")
+        require(self, "from 0 to 2**63 - 1", lambda value: 0 <= value < 2**63, *sizes)
+        require(self, "at least 0", lambda value: value >= 0, "gpus")
+        require(self, "above 0", lambda value: value > 0, "max_minutes", "checkpoint_minutes")
         check_trackers(self.tracker)
         if self.run_dir == "":
             raise ValueError("run_dir= names no directory; name one, or leave it out")
-        if self.schedule_steps is not None and self.schedule_steps < 1:
-            raise ValueError(f"schedule_steps is {self.schedule_steps}; it must be at least 1")
         if self.schedule_steps is not None and self.schedule_steps < self.total_steps:
             raise ValueError(
                 f"schedule_steps={self.schedule_steps} is less than total_steps="
                 f"{self.total_steps}: the schedule would be at its end before the run is; "
                 f"use schedule_steps={self.total_steps} or more, or a smaller total_steps"
             )
-        is_by_steps = self.evaluation_interval > 0 and self.evaluation_episodes is None
-        if is_by_steps and self.evaluation_steps < self.evaluation_envs:
-            raise ValueError(
-                f"evaluation_envs={self.evaluation_envs} is more than evaluation_steps="
-                f"{self.evaluation_steps}, which they take together; use fewer"
-            )
-        if self.gpus is not None and self.gpus < 0:
-            raise ValueError(f"gpus is {self.gpus}; it must be at least 0")
-        if self.learners is not None and self.learners < 1:
-            raise ValueError(f"learners is {self.learners}; it must be at least 1")
         if self.gpus is not None and self.device not in ("auto", "cuda" if self.gpus else "cpu"):
             raise ValueError(f"gpus={self.gpus} contradicts device={self.device}; leave out one")
         self._check_ways_of_running()
@@ -213,7 +191,6 @@ class TrainConfig:
         self.learner.check_run(self)
 
     def _check_ways_of_running(self) -> None:
-        require(self, "above 0", lambda value: value > 0, "max_minutes", "checkpoint_minutes")
         is_apart = self.num_learners > 1 and self.parallel.sync == "store"
         if self.checkpoint_minutes is not None and is_apart:
             raise ValueError(

@@ -39,7 +39,6 @@ class TrainOptions(TypedDict, total=False):
     evaluation_interval: int
     evaluation_steps: int
     evaluation_episodes: int | None
-    evaluation_envs: int
     sync: Literal["all_reduce", "store"]
     sync_period: int
     pull_steps: int | None
@@ -50,7 +49,6 @@ class TrainOptions(TypedDict, total=False):
     num_groups: int
     num_workers: int | None
     one_group_per_worker: bool
-    cores_per_worker: int
     reset_policy: Literal["immediate", "wait"]
     decorrelation_steps: int
     affinity: Literal["auto", "rotate", "off"]
@@ -68,7 +66,6 @@ class TrainOptions(TypedDict, total=False):
     full_action_set: bool
     sticky_actions: float
     max_episode_steps: int
-    cached_starts: Literal["auto", "off"]
     gamma: float
     bootstrap_on_truncation: bool
     lr_schedule: Literal["constant", "linear"]
@@ -113,7 +110,6 @@ class TrainOptions(TypedDict, total=False):
     num_atoms: int
     v_min: float
     v_max: float
-    huber_delta: float
     value_rescaling: bool
     sequence_length: int
     burn_in: int
@@ -123,7 +119,6 @@ class TrainOptions(TypedDict, total=False):
     priority_alpha: float
     priority_beta: float
     priority_beta_steps: int
-    epsilon_initial: float
     epsilon_final: float
     epsilon_steps: int
     epsilon_per_env: bool

@@ -64,6 +64,8 @@ def _has_atoms(run: Any) -> str | Literal[False]:
 PRIORITY_OF_LARGEST = 0.9
 """weight of the largest priority among its steps in the priority of a sequence; the mean has the
 remaining weight"""
+NEW_PRIORITY = 1.0
+"""priority of steps that have not been learned from: the largest of a TD error"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +97,6 @@ class DQNConfig(ReplayConfig):
     """Value of the lowest atom. Values start at the middle of the range, which should be near 0."""
     v_max: float = option(10.0, idle=when("learner.num_atoms", 1))
     """Value of the highest atom."""
-    huber_delta: float = option(1.0, idle=_has_atoms)
-    """Size of a TD error beyond which the loss is linear."""
     value_rescaling: bool = option(False, idle=_has_atoms)
     """Learn h(value) with h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x, as in R2D2.
     Returns of any size can then be learned without clipping rewards."""
@@ -124,12 +124,10 @@ class DQNConfig(ReplayConfig):
     """Exponent of the importance weights at the start."""
     priority_beta_steps: int = option(50_000_000, idle=when("learner.prioritized", False))
     """Steps after which the exponent of the importance weights reaches 1."""
-    epsilon_initial: float = 1.0
-    """Probability of a random action at the start."""
     epsilon_final: float = option(0.1, common=True)
     """Probability of a random action at the end of the schedule."""
     epsilon_steps: int = option(1_000_000, common=True)
-    """Steps in which epsilon falls linearly."""
+    """Steps in which epsilon falls linearly, from 1."""
     epsilon_per_env: bool = False
     """Let environment i of B end at epsilon_final ** (1 + 7 i / (B - 1)).
     Learners in step count all their environments together; with a store each learner counts its
@@ -139,14 +137,13 @@ class DQNConfig(ReplayConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive = ("lr", "huber_delta", "rmsprop_eps")
-        require(self, "above 0", lambda value: value > 0, *positive, "adam_eps")
+        require(self, "above 0", lambda value: value > 0, "lr", "rmsprop_eps", "adam_eps")
         durations = ("target_update_interval", "priority_beta_steps", "epsilon_steps")
         lengths = ("n_step", "sequence_length")
         require(self, "at least 1", lambda value: value >= 1, *lengths, *durations)
         require(self, "from 1 to 10,000", lambda value: 1 <= value <= 10_000, "num_atoms")
         require(self, "at least 0", lambda value: value >= 0, "priority_alpha", "burn_in")
-        shares = ("epsilon_initial", "epsilon_final", "epsilon_evaluation", "priority_beta")
+        shares = ("epsilon_final", "epsilon_evaluation", "priority_beta")
         require(self, "from 0 to 1", lambda value: 0 <= value <= 1, *shares)
         require(self, "at least 0 and below 1", lambda value: 0 <= value < 1, "rmsprop_decay")
         if self.v_min >= self.v_max:
@@ -169,11 +166,6 @@ class DQNConfig(ReplayConfig):
         return self.n_step
 
     @property
-    def new_priority(self) -> float:
-        """The priority of steps that have not been learned from."""
-        return self.huber_delta if self.num_atoms == 1 else 1.0
-
-    @property
     def rule(self) -> UpdateRule:
         """The update rule."""
         if self.optimizer == "adam":
@@ -185,8 +177,7 @@ class DQNConfig(ReplayConfig):
         support = None
         if self.num_atoms > 1:
             support = torch.linspace(self.v_min, self.v_max, self.num_atoms, device=network.device)
-        name, epsilon = name_of(self), self.epsilon_initial
-        return make_q_agent(name, network, epsilon, support, is_dueling=self.dueling)
+        return make_q_agent(name_of(self), network, support, is_dueling=self.dueling)
 
     def evaluating(self, agent: Any) -> Any:
         """Return an agent of the same network with the epsilon of evaluations."""
@@ -277,7 +268,7 @@ class DQN(ReplayLearner):
         self._target = FlatParameters(self._target_model)
         self._priorities: Priorities | None = None
         if config.prioritized:
-            self._priorities = Priorities(self.replay, config.priority_alpha, config.new_priority)
+            self._priorities = Priorities(self.replay, config.priority_alpha, NEW_PRIORITY)
         B, num_sharing = task.num_envs, sync.num_sharing
         begin = task.ranks.rank % num_sharing * B  # 0 in a store
         finals = config.final_epsilons(range(begin, begin + B), num_sharing * B)
@@ -348,7 +339,7 @@ class DQN(ReplayLearner):
         goal, action = self.target(outputs, batch), batch.action.flatten()
         if self.agent.support is None:
             q_value = self.agent.q_values(outputs.online)
-            loss, priority = huber_loss(q_value, action, goal, self.config.huber_delta)
+            loss, priority = huber_loss(q_value, action, goal)
         else:
             loss, priority = categorical_loss(outputs.online, action, goal)
         loss, priority = loss.view(valid.shape), priority.view(valid.shape)
@@ -397,9 +388,8 @@ class DQN(ReplayLearner):
         return sequence_outputs(agent, target, batch, precision, burn_in=burn_in, double=double)
 
     def _set_epsilon(self) -> None:
-        config = self.config
-        progress = min(1.0, self.pace.steps / config.epsilon_steps)
-        epsilon = linear_epsilon(config.epsilon_initial, self._final_epsilon, progress)
+        progress = min(1.0, self.pace.steps / self.config.epsilon_steps)
+        epsilon = linear_epsilon(self._final_epsilon, progress)
         if not torch.equal(epsilon, self._epsilon):
             self._epsilon = epsilon
             self.agent.epsilon = send(epsilon, self.device)

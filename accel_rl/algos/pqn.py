@@ -57,12 +57,10 @@ class PQNConfig(MinibatchConfig):
     0: one reward. 1: all rewards up to the end of the rollout."""
     max_gradient_norm: float | None = option(10.0, common=True)
     """Maximum L2 norm of the gradient, which is scaled down to it. none: no limit."""
-    epsilon_initial: float = 1.0
-    """Probability of a random action at the start."""
     epsilon_final: float = option(0.001, common=True)
     """Probability of a random action at the end of the schedule."""
     exploration_fraction: float = option(0.1, common=True)
-    """Share of total_steps, or of schedule_steps, in which epsilon falls linearly."""
+    """Share of total_steps, or of schedule_steps, in which epsilon falls linearly, from 1."""
     epsilon_evaluation: float = 0.0
     """Probability of a random action in evaluations."""
 
@@ -70,7 +68,7 @@ class PQNConfig(MinibatchConfig):
         super().__post_init__()
         require(self, "above 0", lambda value: value > 0, "lr")
         require(self, "above 0 and at most 1", lambda value: 0 < value <= 1, "exploration_fraction")
-        shares = ("q_lambda", "epsilon_initial", "epsilon_final", "epsilon_evaluation")
+        shares = ("q_lambda", "epsilon_final", "epsilon_evaluation")
         require(self, "from 0 to 1", lambda value: 0 <= value <= 1, *shares)
 
     @property
@@ -92,7 +90,7 @@ class PQNConfig(MinibatchConfig):
         """
         if network.model == "auto":
             network = network._replace(model="pqn")
-        return make_q_agent(name_of(self), network, self.epsilon_initial)
+        return make_q_agent(name_of(self), network)
 
     def evaluating(self, agent: Any) -> Any:
         """Return an agent of the same network with the epsilon of evaluations."""
@@ -221,5 +219,4 @@ class PQN(Learner):
     def _set_epsilon(self, progress: float) -> None:
         self._progress = progress
         done = min(1.0, progress / self.config.exploration_fraction)
-        initial = self.config.epsilon_initial
-        self.agent.epsilon = linear_epsilon(initial, self._final_epsilon, done)
+        self.agent.epsilon = linear_epsilon(self._final_epsilon, done)

@@ -21,6 +21,7 @@ from accel_rl.models import QHead, QModel, RecurrentModel, Sequences, make_model
 from accel_rl.models.memory import run
 from accel_rl.spaces import first_leaf, map_leaves, without_mask
 
+INITIAL_EPSILON = 1.0
 MIN_PRIORITY = 1e-6
 """a priority of 0 could never be drawn, and so never change, again"""
 MAX_PRIORITY = 1e6
@@ -38,7 +39,6 @@ class QLoss(NamedTuple):
 def make_q_agent(
     name: str,
     network: NetworkSpec,
-    epsilon: float,
     support: Tensor | None = None,
     *,
     is_dueling: bool = False,
@@ -48,7 +48,6 @@ def make_q_agent(
     Args:
         name: Name of the algorithm, for messages.
         network: Which network, and where.
-        epsilon: Probability of a random action at the start.
         support: Values of the atoms ``[K]``; None: the network gives values.
         is_dueling: Whether the network has two streams.
 
@@ -60,7 +59,7 @@ def make_q_agent(
     env = replace(network.env, observation=without_mask(network.env.observation))
     env.check_plain(name)
     head = QHead(env.num_actions, 1 if support is None else len(support), is_dueling)
-    start = torch.tensor([epsilon], device=device)
+    start = torch.tensor([INITIAL_EPSILON], device=device)
     model = make_model(
         network.model, env.observation, head, network.memory_spec, device, network.unmasked
     )
@@ -89,10 +88,10 @@ def evaluate_q(
     return output.float(), None if state is None else state.float()
 
 
-def linear_epsilon(initial: float, final: Tensor, progress: float) -> Tensor:
+def linear_epsilon(final: Tensor, progress: float) -> Tensor:
     """Return epsilon, ``[B]`` or ``[1]`` as ``final``, with ``progress`` of its schedule done."""
     # Not initial + progress * (final - initial), in which rounding loses a final one of 1e-8.
-    return (1 - progress) * initial + progress * final
+    return (1 - progress) * INITIAL_EPSILON + progress * final
 
 
 class QOutputs(NamedTuple):
@@ -234,7 +233,9 @@ def sequence_priority(priority: Tensor, valid: Tensor, share_of_largest: float) 
     return mixed.clamp(min=MIN_PRIORITY)
 
 
-def huber_loss(q_value_tm1: Tensor, action_tm1: Tensor, target: Tensor, delta: float) -> QLoss:
+def huber_loss(
+    q_value_tm1: Tensor, action_tm1: Tensor, target: Tensor, delta: float = 1.0
+) -> QLoss:
     """Huber loss of the TD error ``target - Q(s, a)``, and its size as priority.
 
     ``error ** 2 / 2`` up to ``delta``, then ``delta * (|error| - delta / 2)``: its gradient is the

@@ -37,7 +37,7 @@ class CheckOptions:
 def run_check(arguments: Sequence[str]) -> int:
     """Print what is found about an environment; return 1 if something is wrong with it."""
     try:
-        options, _ = override(CheckOptions(), split(arguments))
+        options = override(CheckOptions(), split(arguments))
         report = check_env(**vars(options))
     except ValueError as error:
         tell_error(error, ["check", *arguments])

@@ -168,20 +168,17 @@ class _Watch:
 
     def until_end(self) -> int:
         """The exit code of the whole."""
-        with selectors.DefaultSelector() as selector:
-            for learner in self._learners:
-                selector.register(os.pidfd_open(learner.pid), selectors.EVENT_READ)
+        watched = [(learner.pid, "") for learner in self._learners]
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            watched.append((os.getppid(), "agent"))
+        with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
             selector.register(self._received, selectors.EVENT_READ)
-            if "TORCHELASTIC_RUN_ID" in os.environ:
-                selector.register(os.pidfd_open(os.getppid()), selectors.EVENT_READ, "agent")
-            descriptors = [key.fd for key in selector.get_map().values()]
-            try:
-                while self._running:
-                    self._look(selector)
-            finally:
-                for descriptor in descriptors:
-                    if descriptor != self._received:
-                        os.close(descriptor)
+            for pid, name in watched:
+                descriptor = os.pidfd_open(pid)
+                stack.callback(os.close, descriptor)
+                selector.register(descriptor, selectors.EVENT_READ, name)
+            while self._running:
+                self._look(selector)
         if self._has_failed:
             return 1
         codes = [
@@ -217,13 +214,11 @@ class _Watch:
             if self._deadline is None:  # asked by itself, maybe too early for telling the others
                 self._stop(signal.SIGTERM)
             return
-        if self._deadline is not None:
-            if learner.returncode < 0 and not (self._has_killed or -learner.returncode in SIGNALS):
-                tell_error(
-                    f"learner {rank} (pid {learner.pid}) {_how(learner)} while it was stopping"
-                )
-            return
         what = f"learner {rank} (pid {learner.pid}) {_how(learner)}"
+        if self._deadline is not None:
+            if learner.returncode < 0 and not self._has_killed:
+                tell_error(f"{what} while it was stopping")
+            return
         if self._goes_on and rank != 0:
             self._done_without.append(learner)
             tell_error(f"{what}; the others go on without it")

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -18,12 +17,12 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 
 from accel_rl.cli.index import keys_of_presets
-from accel_rl.cli.suggest import check_keys, resolve_key, split, suggest
+from accel_rl.cli.suggest import check_keys, resolve_keys, split
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec, is_atari_game
 from accel_rl.models.make import fits_images
 from accel_rl.options import Option, list_options
-from accel_rl.presets import PRESETS, find_preset, parameters_of, ppo, sees_images
+from accel_rl.presets import find_preset, parameters_of, ppo, sees_images
 from accel_rl.runs.saved import read_trusted_config
 from accel_rl.runs.yaml_file import exact_text, read_option_file
 from accel_rl.spaces import Leaf, without_mask
@@ -35,46 +34,6 @@ _SCALES = {"num_envs": "sampler.num_envs", "batch_size": "learner.batch_size"}
 """options that some presets scale others by"""
 
 _SWEEP_HINT = "; several values are for `sweep`, on its command line"
-
-
-@dataclass(frozen=True)
-class Source:
-    """Options from one place. Those of a later source go over those of an earlier one.
-
-    Attributes:
-        options: values by key.
-        file: the file they are from; None: the command line, or a program.
-    """
-
-    options: Mapping[str, Any]
-    file: Path | None = None
-
-    def texts(self, options: Mapping[str, Option]) -> dict[str, str]:
-        """Return the values as text, by full key.
-
-        Args:
-            options: all options, by full key.
-        """
-        texts: dict[str, str] = {}
-        for key, value in self.options.items():
-            if key == "algo":
-                continue
-            full = resolve_key(key, options)
-            if full in texts:
-                raise ValueError(f"{full} is given twice")
-            is_yaml = self.file is not None
-            texts[full] = exact_text(_as_chosen(options[full], value) if is_yaml else value)
-        return texts
-
-    @contextlib.contextmanager
-    def naming(self) -> Iterator[None]:
-        """Name the file in errors within."""
-        try:
-            yield
-        except ValueError as error:
-            if self.file is None:
-                raise
-            raise ValueError(f"config={self.file}: {error}") from error
 
 
 def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
@@ -104,31 +63,30 @@ def make_config(options: Mapping[str, Any]) -> TrainConfig:
     """
     given = {key: exact_text(value) for key, value in options.items()}
     run_dir, path = given.pop("resume", None), given.pop("config", None)
-    sources = [Source(given)]
-    if path is not None:
+    file, found = None if path is None else Path(path), dict[str, Any]()
+    if file is not None:
         if run_dir is not None:
             raise ValueError(
                 f"config={path} cannot be given with resume={run_dir}, which has its own options; "
                 "leave it out"
             )
-        found = read_option_file(Path(path), trust=_trusts(given))
-        sources.insert(0, Source(found, Path(path)))
-    with sources[-1 if "algo" in given else 0].naming():
-        base = _preset(sources) if run_dir is None else _resumed(run_dir, given)
-    known = {option.key: option for option in list_options(base)}
-    keys = keys_of_presets()
-    texts: dict[str, str] = {}
-    for source in sources:
-        with source.naming():
-            named = {key: value for key, value in source.options.items() if key != "algo"}
-            check_keys(named, base.algo, known, keys)
-            own = source.texts(known)
-        texts |= own
+        found = read_option_file(file, trust=_trusts(given))
+    with _naming(None if "algo" in given else file):
+        both = {key: exact_text(value) for key, value in (found | given).items()}
+        base = _preset(both) if run_dir is None else _resumed(run_dir, given)
+    known, keys = {option.key: option for option in list_options(base)}, keys_of_presets()
+    for own in (found, given):
+        own.pop("algo", None)
+    with _naming(file):
+        values = check_keys(found, base.algo, known, keys)
+        texts = {key: exact_text(_as_chosen(known[key], each)) for key, each in values.items()}
+    given = check_keys(given, base.algo, known, keys)
+    texts |= given
     try:
-        config, _ = override(base, texts)
+        config = override(base, texts)
         if "model" not in texts and run_dir is None:
             config = _with_fitting_model(config)
-        _refuse_idle(config, own)
+        _refuse_idle(config, given)
     except ValueError as error:
         if path is None:
             raise
@@ -140,6 +98,17 @@ def make_config(options: Mapping[str, Any]) -> TrainConfig:
     return config
 
 
+@contextlib.contextmanager
+def _naming(file: Path | None) -> Iterator[None]:
+    """Name the file that options are from in errors within."""
+    try:
+        yield
+    except ValueError as error:
+        if file is None:
+            raise
+        raise ValueError(f"config={file}: {error}") from error
+
+
 def _refuse_idle(config: TrainConfig, given: Mapping[str, str]) -> None:
     """Raises ValueError for one of the ``given`` options, by full key, that changes nothing."""
     options = {option.key: option for option in list_options(config)}
@@ -149,21 +118,31 @@ def _refuse_idle(config: TrainConfig, given: Mapping[str, str]) -> None:
             raise ValueError(f"{key}={text} has no effect, because {reason}; leave it out")
 
 
-def override(base: Config, given: Mapping[str, str]) -> tuple[Config, dict[str, str]]:
-    """The dataclass instance ``base`` with the given options, and these under their full keys.
+def to_texts(config: TrainConfig) -> dict[str, str]:
+    """Return all options of ``config`` by key, as on the command line, for the other learners."""
+    return {option.key: exact_text(option.default) for option in list_options(config)}
+
+
+def from_texts(texts: Mapping[str, str]) -> TrainConfig:
+    """Return the config of which `to_texts` made ``texts``.
+
+    Raises:
+        ValueError: this version of accel_rl has other options.
+    """
+    return override(find_preset(texts["algo"])(), texts)
+
+
+def override(base: Config, given: Mapping[str, str]) -> Config:
+    """Return the dataclass instance ``base`` with the given options.
 
     Raises:
         ValueError: an option is unknown, ambiguous, given twice, of the wrong type or out of range.
     """
     options = {option.key: option for option in list_options(base)}
-    texts: dict[str, str] = {}
+    texts = resolve_keys(given, options)
     for key, text in given.items():
-        full = resolve_key(key, options)
-        if full in texts:
-            raise ValueError(f"{full} is given twice")
         if "${" in text or text == "???":  # which OmegaConf would take for something else
             raise ValueError(f"{key}={text} is not valid; write the value itself")
-        texts[full] = text
     tree = OmegaConf.structured(base)
     try:
         tree = _merged(tree, options, texts)
@@ -176,7 +155,7 @@ def override(base: Config, given: Mapping[str, str]) -> tuple[Config, dict[str, 
     except OmegaConfBaseException as error:
         raise ValueError(first_line(error)) from error
     assert isinstance(config, type(base))
-    return config, texts
+    return config
 
 
 def _check_value(base: object, options: Mapping[str, Option], key: str, text: str) -> None:
@@ -199,13 +178,9 @@ def _merged(tree: Any, options: Mapping[str, Option], texts: Mapping[str, str]) 
     return OmegaConf.merge(tree, changes)
 
 
-def _preset(sources: Sequence[Source]) -> TrainConfig:
-    """The preset that the ``sources`` name, for their environment and numbers that scale others."""
-    given = {key: exact_text(each) for own in sources for key, each in own.options.items()}
-    name = given.get("algo", "a2c")
-    if name not in PRESETS and ":" not in name:
-        raise ValueError(f"algo={name} is unknown; {suggest(name, list(PRESETS))}")
-    preset = find_preset(name)
+def _preset(given: Mapping[str, str]) -> TrainConfig:
+    """The preset that is given, for its environment and the numbers that scale others."""
+    preset = find_preset(given.get("algo", "a2c"))
     takes, arguments = parameters_of(preset), dict[str, Any]()
     for scale in _SCALES.keys() & takes:
         for key in {scale, _SCALES[scale]} & given.keys():
@@ -248,7 +223,7 @@ def _as_chosen(option: Option, value: object) -> object:
 def _trusts(given: Mapping[str, str]) -> bool:
     """Whether ``trust=true`` is among the options given."""
     texts = {"trust": given["trust"]} if "trust" in given else {}
-    return override(TrainConfig(), texts)[0].trust
+    return override(TrainConfig(), texts).trust
 
 
 def _resumed(run_dir: str, given: Mapping[str, str]) -> TrainConfig:

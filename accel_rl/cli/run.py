@@ -14,8 +14,7 @@ from rich.console import Console
 
 from accel_rl.cli.help import PLAN
 from accel_rl.cli.launcher import end_with_parent, launch, take_given
-from accel_rl.cli.parse import parse_arguments
-from accel_rl.cli.plain_config import from_plain, to_plain
+from accel_rl.cli.parse import from_texts, parse_arguments, to_texts
 from accel_rl.cli.plan import describe_plan
 from accel_rl.config import TrainConfig
 from accel_rl.parallel import (
@@ -125,10 +124,10 @@ def _run_in_team(
             check_learners(config, ranks)
         if config.num_learners != ranks.size:
             config = dataclasses.replace(config, learners=ranks.size)
-        team.share("config", to_plain(config))
+        team.share("config", to_texts(config))
     else:
         console = LastingConsole(stderr=True, force_terminal=False)
-        config = from_plain(team.share("config"))
+        config = from_texts(team.share("config"))
     code = None
     try:
         team.timeout_seconds = config.parallel.learner_timeout_seconds

@@ -8,6 +8,9 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Collection, Mapping, Sequence
+from typing import TypeVar
+
+Value = TypeVar("Value")
 
 _ELSEWHERE = {
     "batch_size": "minibatch_size",
@@ -35,6 +38,7 @@ _ELSEWHERE = {
     "replay_size": "buffer_size",
     "return_lambda": "q_lambda",
     "rollout_length": "horizon",
+    "serial": "num_workers",
     "target_rate": "tau",
     "target_update_steps": "target_update_interval",
     "temperature": "alpha",
@@ -46,9 +50,6 @@ _ELSEWHERE = {
     "vf_coef": "value_coefficient",
 }
 """names of Stable-Baselines3, CleanRL, others and earlier versions, and ours for the same"""
-
-_EARLIER = {"serial": "num_workers=0", "workers_per_core": "one_group_per_worker=true"}
-"""options of earlier versions, and what they are now"""
 
 
 def split(arguments: Sequence[str]) -> dict[str, str]:
@@ -92,13 +93,28 @@ def resolve_key(key: str, keys: Collection[str]) -> str:
     raise ValueError(f"unknown option {key}; {suggest_option(key, keys)}")
 
 
+def resolve_keys(given: Mapping[str, Value], keys: Collection[str]) -> dict[str, Value]:
+    """Return ``given`` with the key of each option in full, by `resolve_key`.
+
+    Raises:
+        ValueError: an option is unknown, ambiguous or given twice.
+    """
+    found: dict[str, Value] = {}
+    for key, value in given.items():
+        full = resolve_key(key, keys)
+        if full in found:
+            raise ValueError(f"{full} is given twice")
+        found[full] = value
+    return found
+
+
 def check_keys(
-    given: Mapping[str, object],
+    given: Mapping[str, Value],
     algo: str,
     keys: Collection[str],
     others: Mapping[str, Collection[str]],
-) -> None:
-    """Check the names of the options ``given``.
+) -> dict[str, Value]:
+    """Return the options ``given`` with their keys in full.
 
     Args:
         given: options by key, in full or short.
@@ -107,18 +123,16 @@ def check_keys(
         others: the keys of all presets, by name.
 
     Raises:
-        ValueError: an option does not exist, or only with other presets.
+        ValueError: an option does not exist, or only with other presets, or is given twice.
     """
     for key, value in given.items():
         with_it = [name for name, theirs in others.items() if _has(key, theirs)]
-        is_named = bool(_ours(key, keys))
-        if _has(key, keys) or not with_it or is_named:
-            resolve_key(key, keys)
-        else:
+        if with_it and not _has(key, keys) and not _ours(key, keys):
             raise ValueError(
                 f"{key}={value} cannot be given with algo={algo}, which has no such option; leave "
                 f"it out, or use one of algo={', '.join(with_it)}"
             )
+    return resolve_keys(given, keys)
 
 
 def suggest_option(key: str, keys: Collection[str]) -> str:
@@ -130,9 +144,6 @@ def suggest_option(key: str, keys: Collection[str]) -> str:
     is_full = "." in key
     word = _name(key)
     names = [_name(each) for each in keys]
-    now = _EARLIER.get(word, "")
-    if now.partition("=")[0] in names:
-        return f"it is {now} now"
     found = _ours(key, keys) or _with_word(word, names)
     if not found:
         return suggest(key, list(keys) if is_full else list(dict.fromkeys(names)), 0.7)

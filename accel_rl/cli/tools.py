@@ -63,50 +63,40 @@ def run_tool(name: str, arguments: Sequence[str]) -> int:
 
 def _run(name: str, arguments: Sequence[str], console: Console) -> None:
     runs = [Path(each) for each in arguments if _names_run(each)]
-    given = split([each for each in arguments if not _names_run(each)])
-    if name == "plot":
-        plot_options, _ = override(PlotOptions(), given)
-        groups, without_value = plot(runs, plot_options)
-        x, column = plot_options.x, plot_options.column
-        if groups:
-            console.print(scores_table(groups, x, console.width, column))
-        older = [run for group in groups for run in group.left_out]
-        _tell_left_out("newer runs have the same options and seed", older)
-        _tell_left_out(f"there is no {name_value(column)} yet", without_value)
-        _tell(console, f"written: {plot_options.path}")
-        return
-    if name == "report":
-        report_options, _ = override(ReportOptions(), given)
-        _tell(console, f"written: {report(runs, report_options)}")
-        return
-    if len(runs) != 1:
+    options = override(OPTIONS[name], split([each for each in arguments if not _names_run(each)]))
+    if name not in ("plot", "report") and len(runs) != 1:
         raise ValueError(
             f"{name} takes one run directory, as in runs/pong-a2c-0-...; {len(runs)} are given"
         )
-    if name == "play":
-        play_options, _ = override(PlayOptions(), given)
-        game = play(runs[0], play_options, console)
+    if name == "plot":
+        groups, without_value = plot(runs, options)
+        if groups:
+            console.print(scores_table(groups, options.x, console.width, options.column))
+        older = [run for group in groups for run in group.left_out]
+        _tell_left_out("newer runs have the same options and seed", older)
+        _tell_left_out(f"there is no {name_value(options.column)} yet", without_value)
+        written = [options.path]
+    elif name == "report":
+        written = [report(runs, options)]
+    elif name == "play":
+        game = play(runs[0], options, console)
         end = "cut off by the time limit" if game.is_truncated else "not over"
         end = "game over" if game.is_over else end
-        how = ", greedy" if play_options.greedy else ""
+        how = ", greedy" if options.greedy else ""
         _tell(console, f"score {game.score:g} after {game.num_steps:,} steps, {end}{how}")
-        _tell(console, f"written: {game.path}")
-        return
-    if name == "export":
-        export_options, _ = override(ExportOptions(), given)
-        for path in export_run(runs[0], export_options):
-            _tell(console, f"written: {path}")
-        return
-    if name == "package":
-        package_options, _ = override(PackageOptions(), given)
-        package = package_run(runs[0], package_options)
+        written = [game.path]
+    elif name == "export":
+        written = export_run(runs[0], options)
+    elif name == "package":
+        package = package_run(runs[0], options)
         if package.why_no_film is not None:
             complain(f"{FILM} is left out: {package.why_no_film}")
-        _tell(console, f"written: {package.path}")
-        return
-    options, _ = override(EvaluateOptions(), given)
-    console.print(report_table(evaluate_run(runs[0], options, console)))
-    _tell(console, f"written: {options.out or runs[0] / 'evaluation.json'}")
+        written = [package.path]
+    else:
+        console.print(report_table(evaluate_run(runs[0], options, console)))
+        written = [options.out or runs[0] / "evaluation.json"]
+    for path in written:
+        _tell(console, f"written: {path}")
 
 
 def _tell(console: Console, words: str) -> None:

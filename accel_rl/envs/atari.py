@@ -90,7 +90,7 @@ class AtariEnv:
             self._emulator, config.observation_size, config.frame_stack, self._is_ntsc
         )
         self._saved_starts: list[SavedStart] = []  # by number of no-ops; empty: none are used
-        if config.cached_starts == "auto" and starts_are_identical(self._game, self._start_presses):
+        if starts_are_identical(self._game, self._start_presses):
             self._saved_starts = save_starts(
                 self._emulator, self._screen, self._start_presses, config.max_noops
             )

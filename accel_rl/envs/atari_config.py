@@ -43,9 +43,6 @@ class AtariConfig:
     max_episode_steps: int = 27_000
     """Steps after which a game is truncated.
     27,000 steps are 30 minutes of play at 4 frames a step."""
-    cached_starts: Literal["auto", "off"] = option("auto", "engine")
-    """Whether games begin from saved start states, which is faster.
-    auto: only in games whose starts are all alike, so that the result is the same."""
 
     def __post_init__(self) -> None:
         check_settings(self)

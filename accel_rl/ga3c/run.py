@@ -26,7 +26,7 @@ from accel_rl.samplers.base import SamplerTimes
 from accel_rl.system.topology import available_cpus
 from accel_rl.training.build import agent_of
 from accel_rl.training.devices import graphs_of, learner_device, make_graphs
-from accel_rl.training.evaluation import Evaluator
+from accel_rl.training.evaluation import EVALUATION_ENVS, Evaluator
 from accel_rl.training.initial import take_initial
 from accel_rl.training.records import Records
 from accel_rl.training.run import Run
@@ -211,7 +211,7 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
         undo.callback(sampler.close)
         torch.manual_seed(config.seed)
         num_training = sampler.rollout_spec.B
-        tried = num_training + config.evaluation_envs
+        tried = num_training + EVALUATION_ENVS
         agent = agent_of(config, sampler.env_spec, device, env_index=tried)
         assert isinstance(agent, PolicyAgent)
         initial = take_initial(config, agent)

@@ -449,7 +449,6 @@ def check_queued(
         ("num_workers", None, G),
         ("affinity", "auto", "off"),
         ("one_group_per_worker", False),
-        ("cores_per_worker", 1),
     ):
         if (value := getattr(config, name)) not in allowed:
             raise ValueError(

@@ -73,8 +73,6 @@ class SamplerConfig:
     one_group_per_worker: bool = option(False, "engine", idle=_is_serial)
     """Each worker holds a part of one group, and each core has a worker of every group.
     false: each worker holds a part of every group."""
-    cores_per_worker: int = option(1, "engine", idle=_is_serial)
-    """Neighbouring cores that each worker gets, for simulators with threads of their own."""
     reset_policy: Literal["immediate", "wait"] = "immediate"
     """When environments are reset whose episode has ended.
     immediate: within the rollout. wait: the rest of the column is masked, and the reset happens
@@ -121,8 +119,7 @@ class SamplerConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        counts = ("num_envs", "horizon", "num_groups", "cores_per_worker")
-        require(self, "at least 1", lambda value: value >= 1, *counts)
+        require(self, "at least 1", lambda value: value >= 1, "num_envs", "horizon", "num_groups")
         at_least_zero = ("decorrelation_steps", "max_worker_restarts")
         require(self, "at least 0", lambda value: value >= 0, *at_least_zero)
         timeouts = ("step_timeout_seconds", "reset_timeout_seconds")
@@ -133,11 +130,6 @@ class SamplerConfig:
                 f"num_envs={self.num_envs} does not divide into num_groups={self.num_groups} "
                 f"equal groups; use num_envs={near}, num_envs={near + self.num_groups} "
                 f"or num_groups=1"
-            )
-        if self.cores_per_worker > 1 and self.one_group_per_worker:
-            raise ValueError(
-                f"cores_per_worker is {self.cores_per_worker}; with one_group_per_worker=true it "
-                f"must be 1: leave one of them out"
             )
 
 

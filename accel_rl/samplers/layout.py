@@ -55,8 +55,8 @@ def plan_workers(
         machine: the machine to plan for; None: this one.
 
     Raises:
-        ValueError: ``num_workers`` does not fit ``num_envs`` and ``num_groups``, this process may
-            not use ``cpus``, or there are fewer than ``cores_per_worker`` cores for a worker.
+        ValueError: ``num_workers`` does not fit ``num_envs`` and ``num_groups``, or this process
+            may not use ``cpus``.
     """
     most, multiple = config.num_envs, _workers_per_core(config)
     num_workers = config.num_workers
@@ -82,7 +82,6 @@ def _plan(
     return plan_cores(
         num_workers=num_workers,
         workers_per_core=_workers_per_core(config),
-        cores_per_worker=config.cores_per_worker,
         drives_gpu=drives_gpu,
         cpus=cpus,
         machine=machine,

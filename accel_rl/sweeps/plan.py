@@ -99,7 +99,7 @@ def read_options(arguments: Sequence[str]) -> tuple[SweepOptions, dict[str, str]
     """
     given = split(arguments)
     own = {field.name for field in dataclasses.fields(SweepOptions)}
-    options, _ = override(SweepOptions(), {k: v for k, v in given.items() if k in own})
+    options = override(SweepOptions(), {k: v for k, v in given.items() if k in own})
     axes = {key: text for key, text in given.items() if key not in own}
     for key in axes.keys() - GROWING | given.keys() & {"sweep_dir", "config"}:
         if options.resume is not None:

@@ -140,7 +140,6 @@ def plan_cores(
     *,
     num_workers: int | None = None,
     workers_per_core: int = 1,
-    cores_per_worker: int = 1,
     drives_gpu: bool = False,
     rank: int = 0,
     num_ranks: int = 1,
@@ -156,10 +155,9 @@ def plan_cores(
     few to cover the cores may each use all; more workers or ranks than cores share them.
 
     Args:
-        num_workers: simulator processes of this rank; None: ``workers_per_core`` for each core, or
-            one for each ``cores_per_worker`` cores, of those that the cgroup's quota pays for.
+        num_workers: simulator processes of this rank; None: ``workers_per_core`` for each core
+            that the cgroup's quota pays for.
         workers_per_core: 1: a worker has all hyperthreads of its core; more share them out.
-        cores_per_worker: neighbouring cores of each worker; above 1 needs ``workers_per_core`` 1.
         drives_gpu: whether this rank's server drives a GPU.
         rank: number of this rank on this machine.
         num_ranks: number of ranks on this machine.
@@ -168,7 +166,7 @@ def plan_cores(
         machine: the machine to plan for; None: this one.
 
     Raises:
-        ValueError: this machine does not have ``cpus``, ``num_workers`` or ``cores_per_worker``.
+        ValueError: this machine does not have ``cpus``, or ``num_workers`` is below 1.
     """
     machine = machine or read_machine()
     cores = machine.cores if cpus is None else _only(machine, cpus)
@@ -182,9 +180,7 @@ def plan_cores(
     paid_for = len(worker_cores)
     if machine.quota is not None:  # what is left over, less than one CPU, is for the server
         paid_for = max(1, min(paid_for, int(machine.quota / num_ranks)))
-    num = num_workers or max(1, paid_for // cores_per_worker) * workers_per_core
-    if cores_per_worker > 1:
-        worker_cores = join_cores(worker_cores, cores_per_worker, num)
+    num = num_workers or paid_for * workers_per_core
     planned = len(worker_cores) * workers_per_core
     sharing = ""
     if num > planned:
@@ -212,28 +208,6 @@ def _divide(
         return share, tuple(sorted(cpu for core in share for cpu in core.cpus))
     kept = min(share, key=lambda core: core.numa_node != node)  # the first of equals
     return tuple(core for core in share if core != kept) or share, kept.cpus
-
-
-def join_cores(cores: Sequence[Core], cores_per_worker: int, num_workers: int) -> tuple[Core, ...]:
-    """Return for each worker ``cores_per_worker`` neighbouring cores, joined to one.
-
-    Raises:
-        ValueError: there are fewer cores.
-    """
-    if num_workers * cores_per_worker > len(cores):
-        most = max(1, len(cores) // num_workers)
-        raise ValueError(
-            f"cores_per_worker is {cores_per_worker}; {num_workers} "
-            f"worker{'s' * (num_workers > 1)} would need {num_workers * cores_per_worker} cores, "
-            f"and there are {len(cores)} for them: use cores_per_worker={most}"
-            f"{' or fewer workers' * (num_workers > 1)}"
-        )
-    starts = range(0, num_workers * cores_per_worker, cores_per_worker)
-    runs = [cores[start : start + cores_per_worker] for start in starts]
-    return tuple(
-        Core(tuple(sorted(cpu for core in run for cpu in core.cpus)), run[0].numa_node)
-        for run in runs
-    )
 
 
 def place_workers(

@@ -40,7 +40,7 @@ from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, Seri
 from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.system.topology import Seat, plan_cores
 from accel_rl.training.devices import gpu_nodes, graphs_of, learner_device, make_graphs, num_gpus
-from accel_rl.training.evaluation import Evaluator
+from accel_rl.training.evaluation import EVALUATION_ENVS, Evaluator
 from accel_rl.training.initial import take_initial
 from accel_rl.training.overlap import Overlapped
 from accel_rl.training.rollouts import PullingServer, RolloutRun
@@ -76,7 +76,7 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
         spec = sampler.env_spec
         torch.manual_seed(config.seed)
         num_training = ranks.size * sampler.rollout_spec.B
-        tried = num_training + config.evaluation_envs + ranks.rank
+        tried = num_training + EVALUATION_ENVS + ranks.rank
         agent = agent_of(config, spec, device, graphs=graphs, env_index=tried)
         initial = take_initial(config, agent)
         sync = make_sync(config, agent, team)

@@ -43,6 +43,8 @@ MAX_STEPS = 27_000
 """of one Atari game"""
 LONGEST_STEPS = 100_000
 """of any other game, at least, before it is given up"""
+EVALUATION_ENVS = 16
+"""environments of an evaluation; fewer if it has fewer games or steps"""
 HORIZON = 20
 """steps between two looks at which games have ended"""
 
@@ -109,7 +111,7 @@ class Evaluator:
         config, result = self._config, Evaluation([], 0, 0)
         info_keys: tuple[str, ...] = ()
         # More environments than games would have none to play.
-        num_envs = min(config.evaluation_envs, config.evaluation_episodes or config.evaluation_envs)
+        num_envs = min(EVALUATION_ENVS, config.evaluation_episodes or config.evaluation_steps)
         own = share_of(num_envs, self._team.ranks)
         numbers = {"max_episode_steps": longest_game(config.env, config.evaluation_steps)}
         if config.evaluation_episodes is None:

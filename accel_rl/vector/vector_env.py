@@ -100,8 +100,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         one_group_per_worker: False: each worker steps a part of every group, so that all cores work
             for the next group. True: each worker steps a part of one group, so that no group waits
             for another; use it with ``recv(first_ready=True)``.
-        cores_per_worker: neighbouring cores of each worker, for simulators with threads of their
-            own, such as EnvPool's.
         autoreset_mode: an `AutoresetMode` or its value.
         atari: how Atari games are played.
         info_keys: numbers in the ``info`` of a Gymnasium environment to put into infos. An
@@ -140,7 +138,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         num_workers: int | None = None,
         num_groups: int = 1,
         one_group_per_worker: bool = False,
-        cores_per_worker: int = 1,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         atari: AtariConfig | None = None,
         info_keys: Sequence[str] = (),
@@ -158,7 +155,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             num_groups=num_groups,
             num_workers=num_workers,
             one_group_per_worker=one_group_per_worker,
-            cores_per_worker=cores_per_worker,
             affinity=affinity,
             step_timeout_seconds=step_timeout_seconds,
             reset_timeout_seconds=reset_timeout_seconds,

@@ -362,7 +362,7 @@ MASKED_ENV = EnvSpec(
 @pytest.mark.parametrize("double", [False, True], ids=["dqn", "double"])
 def test_target_is_the_value_of_the_best_action_that_the_mask_allows(double: bool) -> None:
     """0 where it allows none, as at a time limit, even if the return goes on."""
-    learner, agent, sync = make(env=MASKED_ENV, double=double, huber_delta=0.01)
+    learner, agent, sync = make(env=MASKED_ENV, double=double)
     g = torch.Generator().manual_seed(2)
     learner._target.parameter.normal_(generator=g)
     sync.parameters.parameter.data.normal_(generator=g)
@@ -388,7 +388,7 @@ def test_target_is_the_value_of_the_best_action_that_the_mask_allows(double: boo
             differs |= best != choosing[i].argmax().item()
             disagrees |= best != max(allowed, key=lambda a: other[i, a].item())
         size = abs(batch.reward[i].item() + 0.5 * value - q_value[i, batch.action[i]].item())
-        expected = (0.01 * (size - 0.005) if size > 0.01 else size**2 / 2) / 5
+        expected = (size - 0.5 if size > 1 else size**2 / 2) / 5
         assert loss[i].item() == pytest.approx(expected, rel=1e-4)
         best_seen += max(q_value[i, a].item() for a in range(4) if not MASK[i, a]) / 5
     assert differs and disagrees
@@ -515,15 +515,3 @@ def test_replays_of_learners_of_one_machine_must_fit_together(monkeypatch) -> No
     advised = re.search(r"use buffer_size=(\d+) or less", str(refused.value))
     assert advised is not None and 250_000 < int(advised[1]) <= 300_000
     make(Ranks(0, 4, 0, 4), **small | {"buffer_size": int(advised[1])})
-
-
-@pytest.mark.parametrize(
-    ("options", "priority"),
-    [
-        ({}, 1.0),
-        ({"huber_delta": 10.0}, 10.0),
-        ({"huber_delta": 10.0, "num_atoms": 51}, 1.0),
-    ],
-)
-def test_priority_of_new_steps_is_the_largest_that_one_can_have(options, priority) -> None:
-    assert DQNConfig(**options).new_priority == priority

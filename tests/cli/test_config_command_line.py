@@ -1,5 +1,7 @@
 """Options given as key=value: what they become, what is refused, and what --help says."""
 
+import dataclasses
+import json
 import os
 import re
 import shlex
@@ -23,7 +25,7 @@ from accel_rl.cli.help import (
     train_help,
 )
 from accel_rl.cli.index import PATH, read_index
-from accel_rl.cli.parse import make_config, override, parse_arguments
+from accel_rl.cli.parse import from_texts, make_config, override, parse_arguments, to_texts
 from accel_rl.cli.suggest import resolve_key
 from accel_rl.options import Option, list_options
 from accel_rl.parallel import Team
@@ -98,6 +100,16 @@ def test_options_of_a_program_are_those_of_the_command_line() -> None:
         make_config({"learning_rate": 1e-3})
 
 
+@pytest.mark.parametrize("algo", PRESETS)
+def test_other_learners_get_the_options_of_the_first(algo: str) -> None:
+    options = {"cpus": (0, 1), "info_keys": ("a", "b"), "run_dir": "ü", "max_minutes": 1 / 3}
+    for config in (PRESETS[algo](), dataclasses.replace(PRESETS[algo](), seed=2**60, **options)):
+        found = from_texts(json.loads(json.dumps(to_texts(config))))
+        assert found == config and repr(found) == repr(config)
+    with pytest.raises(ValueError, match="unknown option brand_new"):
+        from_texts(to_texts(config) | {"brand_new": "3"})
+
+
 # What another library calls ours, words of several options, and slips.
 UNKNOWN = """
 algo=dqn min_steps=1 | did you mean learning_starts?
@@ -113,8 +125,7 @@ learning_rate=1 | did you mean lr?
 ent_coef=1 | did you mean entropy_coefficient?
 vf_coef=1 | did you mean value_coefficient?
 total_timesteps=1 | did you mean total_steps?
-serial=true | it is num_workers=0 now
-sampler.workers_per_core=2 | it is one_group_per_worker=true now
+serial=true | did you mean num_workers?
 n_envs=1 | did you mean num_envs?
 num_steps=1 | did you mean horizon?
 algo=dqn n_steps=1 | did you mean n_step?
@@ -128,7 +139,7 @@ algo=dqn exploration_final_eps=1 | did you mean epsilon_final?
 policy=MlpPolicy | did you mean model?
 algo=ppo batch=1 | did you mean minibatch_size?
 algo=dqn batch=1 | did you mean batch_size?
-algo=dqn epsilon=1 | did you mean epsilon_initial or epsilon_final or epsilon_steps?
+algo=dqn epsilon=1 | did you mean epsilon_final or epsilon_steps or epsilon_per_env?
 sampler.workers=1 | did you mean sampler.num_workers?
 entropy_coef=1 | did you mean entropy_coefficient?
 sampler.num_env=5 | did you mean sampler.num_envs?
@@ -177,7 +188,6 @@ algo=dqn v_min=-3 | v_min=-3 no effect learner.num_atoms is 1
 algo=ppo rmsprop_decay=1 | rmsprop_decay=1 algo=ppo, algo=a2c, a2c_b
 lr=1e-3,3e-4 | several values are for `sweep`
 
-evaluation_interval=9 evaluation_steps=9 evaluation_envs=10 | evaluation_envs=10 evaluation_steps=9
 total_steps=-1 | total_steps is -1
 gradient_cosine_interval=9 num_envs=1 num_groups=1 | num_envs is 1; larger num_envs
 algo=ppo num_envs=100 | num_envs=100 2048

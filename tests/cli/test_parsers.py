@@ -19,7 +19,6 @@ from accel_rl.cli.parse import parse_arguments
 from accel_rl.options import format_value, list_options
 from accel_rl.presets import PRESETS, find_preset
 from accel_rl.runs.checkpoint import load_checkpoint, save_checkpoint
-from accel_rl.runs.directory import write_config
 from accel_rl.runs.files import read_bytes, read_text
 from accel_rl.runs.saved import read_config
 from accel_rl.runs.yaml_file import read_yaml
@@ -139,13 +138,6 @@ def test_any_sweep_is_a_plan_or_a_message(arguments: list[str]) -> None:
     is_config_or_message(plan)
 
 
-@pytest.mark.slow
-@some
-@given(st.sampled_from(KEYS), st.lists(VALUES, max_size=3))
-def test_any_list_of_a_sweep_is_a_plan_or_a_message(key: str, values: list[str]) -> None:
-    is_config_or_message(lambda: plan_runs({"env": "catch", key: ",".join(values)}))
-
-
 @some
 @given(st.binary(max_size=80), st.integers(0, 2_000), st.booleans())
 def test_any_bytes_in_a_checkpoint_are_its_state_or_a_message(
@@ -163,16 +155,6 @@ def test_any_bytes_in_a_checkpoint_are_its_state_or_a_message(
     else:
         assert loaded["counts"] == {"steps": 7}
         assert torch.equal(loaded["weight"], state["weight"])
-
-
-@pytest.mark.nightly
-@some
-@given(st.sampled_from([*PRESETS]), st.integers(0, 2**31), st.floats(1e-9, 1e-2))
-def test_config_that_is_written_and_read_is_the_same(algo: str, seed: int, lr: float) -> None:
-    options = [f"algo={algo}", "env=catch", f"seed={seed}", f"learner.lr={lr!r}"]
-    config = parse_arguments([each for each in options if algo != "sac" or "env" not in each])
-    write_config(config, Path("run/config.yaml"))
-    assert read_config("run") == config
 
 
 @pytest.mark.nightly

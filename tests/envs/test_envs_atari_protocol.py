@@ -10,8 +10,14 @@ from accel_rl.envs import AtariConfig, Environment, StepResult, atari
 from accel_rl.envs.atari import AtariEnv
 
 
+@pytest.fixture(autouse=True)
+def no_saved_starts(monkeypatch) -> None:
+    """Nor the 0.6 s in which it is found out whether there could be."""
+    monkeypatch.setattr(atari, "starts_are_identical", lambda *_: False)
+
+
 def make(game: str = "breakout", seed: int = 0, **options: Any) -> AtariEnv:
-    env = AtariEnv(game, AtariConfig(**{"cached_starts": "off"} | options))
+    env = AtariEnv(game, AtariConfig(**options))
     env.seed(np.random.SeedSequence(seed))
     return env
 

@@ -28,11 +28,12 @@ def start_presses(game: str) -> tuple[int, ...]:
     return tuple(code for code in (0, 1, 2) if code in game_facts(game).minimal_actions)
 
 
-def random_play(game: str, cached_starts: str, num_steps: int, **options: Any) -> list[Any]:
+def random_play(game: str, num_steps: int, *, is_saved: bool, **options: Any) -> list[Any]:
     """All that an observer sees: observations and results, resets included."""
-    config = AtariConfig(cached_starts=cached_starts, **options)  # type: ignore[arg-type]
-    env = AtariEnv(game, config)
-    env.seed(np.random.SeedSequence(1))
+    env = AtariEnv(game, AtariConfig(**options))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(atari, "starts_are_identical", lambda *_: is_saved)
+        env.seed(np.random.SeedSequence(1))
     out = np.zeros(env.spec.observation_shape, np.uint8)
     env.reset(out)
     seen: list[Any] = [out.tobytes()]
@@ -45,19 +46,14 @@ def random_play(game: str, cached_starts: str, num_steps: int, **options: Any) -
     return seen
 
 
-@pytest.fixture
-def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starts count as identical, without the 0.6 s in which that is found out."""
-    monkeypatch.setattr(atari, "starts_are_identical", lambda game, presses: True)
-
-
 @pytest.mark.parametrize(
     "game", in_tiers(IDENTICAL, "breakout", "pong ms_pacman space_invaders skiing")
 )
-def test_play_with_saved_starts_equals_play_with_resets(game: str, unprobed: None) -> None:
+def test_play_with_saved_starts_equals_play_with_resets(game: str) -> None:
     """Few kinds of start and short games, so that saved ones come up often."""
     options = {"max_noops": 2, "max_episode_steps": 10}
-    assert random_play(game, "auto", 80, **options) == random_play(game, "off", 80, **options)
+    plays = [random_play(game, 80, is_saved=each, **options) for each in (True, False)]
+    assert plays[0] == plays[1]
 
 
 @pytest.mark.slow
@@ -71,9 +67,9 @@ def test_play_with_saved_starts_equals_play_with_resets(game: str, unprobed: Non
     ids=["sticky", "84x84", "whole games"],
 )
 def test_saved_starts_equal_resets_for_other_protocols(
-    num_steps: int, options: dict[str, Any], unprobed: None
+    num_steps: int, options: dict[str, Any]
 ) -> None:
-    plays = [random_play("breakout", each, num_steps, **options) for each in ("auto", "off")]
+    plays = [random_play("breakout", num_steps, is_saved=each, **options) for each in (True, False)]
     assert plays[0] == plays[1]
 
 
@@ -83,7 +79,7 @@ def test_saved_starts_equal_resets_for_other_protocols(
 def test_starts_that_differ_are_found_out_and_the_game_steps(game: str) -> None:
     assert not starts_are_identical(game, start_presses(game))
     assert game != "time_pilot" or not starts_are_identical(game, ())
-    random_play(game, "auto", 5)
+    random_play(game, 5, is_saved=False)
 
 
 @pytest.mark.slow
@@ -93,14 +89,14 @@ def test_starts_that_are_identical_are_recognised(game: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("game", "cached_starts", "num_saved"),
-    [("breakout", "auto", 6), ("seaquest", "auto", 0), ("breakout", "off", 0)],
+    ("game", "num_saved"),
+    [("breakout", 6), ("seaquest", 0)],
 )
 def test_one_start_is_saved_for_each_number_of_noops_where_all_are_identical(
-    game: str, cached_starts: Any, num_saved: int, monkeypatch: pytest.MonkeyPatch
+    game: str, num_saved: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(atari, "starts_are_identical", lambda game, _: game not in DIFFERENT)
-    env = AtariEnv(game, AtariConfig(max_noops=5, cached_starts=cached_starts))
+    env = AtariEnv(game, AtariConfig(max_noops=5))
     env.seed(np.random.SeedSequence(0))
     frames = [start.state.getEpisodeFrameNumber() for start in env._saved_starts]
     assert np.diff(frames).tolist() == [1] * (num_saved - 1)

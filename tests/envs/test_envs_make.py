@@ -62,8 +62,7 @@ def test_stack_that_is_not_the_first_axis_is_refused(shape: tuple[int, ...]) -> 
 def test_factory_of_each_kind_of_name_survives_pickling_and_steps(
     env: str, name: str, shape: tuple[int, ...], num_actions: int
 ) -> None:
-    atari = AtariConfig(cached_starts="off")
-    factory = pickle.loads(pickle.dumps(make_env_factory(env, atari)))
+    factory = pickle.loads(pickle.dumps(make_env_factory(env, AtariConfig())))
     spec = probe_spec(factory)
     assert (spec.name, spec.observation_shape, spec.num_actions) == (name, shape, num_actions)
     made = factory()

@@ -183,8 +183,7 @@ def run(run_dir: Path, *more: str) -> Path:
 @SLOW
 def test_run_with_a_memory_is_evaluated_goes_on_and_is_loaded(tmp_path: Path) -> None:
     options = "memory=lstm previous_action_reward=true total_steps=400 evaluation_interval=400"
-    evaluation = ("evaluation_steps=80", "evaluation_envs=2")
-    run_dir = run(tmp_path / "run", *options.split(), *evaluation)
+    run_dir = run(tmp_path / "run", *options.split(), "evaluation_steps=2")
     total = int(numbers_of(run_dir / "metrics.csv")[-1]["steps"]) + 400  # it ends where it can
     train(parse_arguments([f"resume={run_dir}", f"total_steps={total}"]), quiet())
     rows = numbers_of(run_dir / "metrics.csv")

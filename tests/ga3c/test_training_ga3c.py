@@ -172,7 +172,7 @@ def test_evaluation_stops_the_agents_and_plays_with_the_latest_parameters(tmp_pa
         return found
 
     monkeypatch.setattr(Evaluator, "evaluate", take_long)
-    evaluations = {"evaluation_interval": 1_000, "evaluation_steps": 100, "evaluation_envs": 4}
+    evaluations = {"evaluation_interval": 1_000, "evaluation_steps": 100}
     config = dataclasses.replace(CONFIG, **evaluations)  # type: ignore[arg-type]
     began = time.perf_counter()
     run(config, tmp_path)

@@ -30,9 +30,9 @@ Damage = Callable[[Path], None]
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    options = ("checkpoint_interval=20", "evaluation_interval=20", "evaluation_steps=20")
+    options = ("checkpoint_interval=20", "evaluation_interval=20", "evaluation_steps=2")
     run_dir = tmp_path_factory.mktemp("runs") / "run"
-    return trained(run_dir, "env=catch", "algo=a2c", "horizon=5", "evaluation_envs=2", *options)
+    return trained(run_dir, "env=catch", "algo=a2c", "horizon=5", *options)
 
 
 @pytest.fixture

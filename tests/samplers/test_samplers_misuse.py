@@ -110,11 +110,6 @@ class Unpicklable:
         ({"num_envs": 9}, "num_envs=9 .*num_groups=2.*num_envs=8, num_envs=10"),
         ({"num_envs": 0}, "num_envs is 0; .*at least 1"),
         ({"num_groups": 0}, "num_groups is 0"),
-        ({"cores_per_worker": 0}, "cores_per_worker is 0; .*at least 1"),
-        (
-            {"cores_per_worker": 2, "one_group_per_worker": True},
-            "cores_per_worker .*one_group_per_worker=true ",
-        ),
         ({"step_timeout_seconds": 0}, "step_timeout_seconds is 0; .*above 0"),
         ({"decorrelation_steps": -1}, "decorrelation_steps is -1; .*at least 0"),
         ({"reset_policy": "later"}, r"reset_policy is 'later'; .*immediate\|wait"),

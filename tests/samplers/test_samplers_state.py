@@ -34,8 +34,8 @@ from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.system.states import decode_state, encode_state
 
 COUNTING = partial(CountingEnv, truncation=0.3, life_interval=3)
-PONG = make_env_factory("pong", AtariConfig(sticky_actions=0.25, cached_starts="off"))
-QBERT = make_env_factory("qbert", AtariConfig(observation_size="84x84", cached_starts="off"))
+PONG = make_env_factory("pong", AtariConfig(sticky_actions=0.25))
+QBERT = make_env_factory("qbert", AtariConfig(observation_size="84x84"))
 
 
 SPACE = make_env_factory(partial(SpaceEnv, "discrete"))
@@ -108,15 +108,13 @@ def test_sampler_that_goes_on_from_a_state_gives_the_same_rollouts(
 @pytest.mark.parametrize(
     "game, config",
     [
-        ("breakout", AtariConfig(frame_skip=1, max_episode_steps=150, cached_starts="off")),
+        ("breakout", AtariConfig(frame_skip=1, max_episode_steps=150)),
         slow("breakout", AtariConfig()),
-        slow(
-            "space_invaders", AtariConfig(frame_skip=3, episodic_lives=False, cached_starts="off")
-        ),
+        slow("space_invaders", AtariConfig(frame_skip=3, episodic_lives=False)),
         # Other pixels without warm-up; so in the next.
         slow("tetris", AtariConfig(sticky_actions=0.5, frame_stack=1)),
-        slow("qbert", AtariConfig(observation_size="84x84", cached_starts="off")),
-        slow("seaquest", AtariConfig(full_action_set=True, cached_starts="off")),
+        slow("qbert", AtariConfig(observation_size="84x84")),
+        slow("seaquest", AtariConfig(full_action_set=True)),
     ],
 )
 def test_atari_environment_goes_on_from_its_state_in_a_fresh_emulator(game, config) -> None:

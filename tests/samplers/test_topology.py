@@ -193,13 +193,6 @@ ALL_OF_CLOUD = (0, 1, 2, 3)
         (CLOUD, {"num_workers": 4}, [(0,), (1,), (2,), (3,)], range(4)),
         (CLOUD, {"num_workers": 6, "workers_per_core": 2}, [ALL_OF_CLOUD] * 6, range(4)),
         (Machine(CLOUD.cores, 2.0), {}, [ALL_OF_CLOUD] * 2, range(4)),
-        # Several cores of a worker are neighbours.
-        (CLOUD, {"cores_per_worker": 3, "drives_gpu": True}, [(1, 2, 3)], (0,)),
-        (CLOUD, {"cores_per_worker": 2, "num_workers": 1}, [(0, 1)], range(4)),
-        # A quota pays for all cores of a worker.
-        (Machine(CLOUD.cores, 4.0), {"cores_per_worker": 2}, [(0, 1), (2, 3)], range(4)),
-        (Machine(CLOUD.cores, 3.9), {"cores_per_worker": 2}, [(0, 1)], range(4)),
-        (Machine(CLOUD.cores, 1.0), {"cores_per_worker": 2}, [(0, 1)], range(4)),
     ],
 )
 def test_plan_is_as_it_should_be(machine, options, worker_cpus, server_cpus) -> None:
@@ -247,9 +240,6 @@ def test_quota_below_the_cpu_count_lowers_the_number_of_workers(quota, expected)
 @pytest.mark.parametrize(
     ("machine", "options", "tokens"),
     [
-        (CLOUD, {"cores_per_worker": 5}, "cores_per_worker is 5; .*cores_per_worker=4$"),
-        (CLOUD, {"cores_per_worker": 4, "drives_gpu": True}, "cores_per_worker=3"),
-        (CLOUD, {"cores_per_worker": 2, "num_workers": 3}, "3 workers .*cores_per_worker=1"),
         (CLOUD, {"num_workers": 0}, "num_workers is 0; .*at least 1"),
         (MASKED, {"cpus": [3, 4, 5, 9]}, "CPUs 4-5,9, .*not available.*CPUs 3,7"),
         (MASKED, {"cpus": []}, "no CPU; .*CPUs 3,7"),

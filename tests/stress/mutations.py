@@ -237,8 +237,8 @@ per_weights_not_applied algos/dqn.py algos/test_algos_dqn.py
 - loss if weight is None else weight * loss
 + loss
 per_new_priority algos/dqn.py algos/test_algos_dqn.py algos/test_replay_priorities.py
-- config.priority_alpha, config.new_priority)
-+ config.priority_alpha, 0.5 * config.new_priority)
+- config.priority_alpha, NEW_PRIORITY)
++ config.priority_alpha, 0.5 * NEW_PRIORITY)
 epsilon_per_env_power algos/dqn.py algos/test_algos_dqn.py
 - powers = [1 + 7 * i
 + powers = [1 + 6 * i

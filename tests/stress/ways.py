@@ -77,7 +77,7 @@ class Expected:
 
 SERIAL_TWIN = (*A2C, "num_workers=0", "learners=1")
 STEP_TWIN = (*A2C, "learners=2", "num_workers=0")
-EVALUATING = ("evaluation_interval=800", "evaluation_steps=100", "evaluation_envs=2")
+EVALUATING = ("evaluation_interval=800", "evaluation_steps=100")
 
 
 def make_ways(folder: Path, trained: Path | None = None) -> dict[str, Way]:

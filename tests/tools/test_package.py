@@ -111,7 +111,7 @@ def test_policy_of_a_package_acts_as_that_of_its_run(case: str, tmp_path) -> Non
 
 
 def test_package_of_the_best_checkpoint_has_its_policy(tmp_path, no_film) -> None:
-    evaluating = ["evaluation_interval=20", "evaluation_steps=20", "evaluation_envs=2"]
+    evaluating = ["evaluation_interval=20", "evaluation_steps=2"]
     run_dir = trained(tmp_path / "run", "env=catch", *evaluating)
     prefer_action(run_dir, 2)  # the last checkpoint, not the best one
     best = packaged(run_dir, checkpoint="best")

@@ -24,8 +24,7 @@ RUNS = {
     ),
     "dqn": (
         "num_envs=4 total_steps=1200 log_interval=200 gradient_cosine_interval=3 "
-        "learning_starts=200 buffer_size=1000 evaluation_interval=400 evaluation_steps=2 "
-        "evaluation_envs=2"
+        "learning_starts=200 buffer_size=1000 evaluation_interval=400 evaluation_steps=2"
     ),
 }
 

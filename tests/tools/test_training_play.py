@@ -77,7 +77,7 @@ def test_game_of_another_seed_is_another_and_goes_on_behind_the_limit_of_trainin
 
 
 def test_filmed_game_is_the_same_as_one_that_is_not_filmed() -> None:
-    config = AtariConfig(sticky_actions=0.25, cached_starts="off")
+    config = AtariConfig(sticky_actions=0.25)
     shown, _, look = make_shown_env("breakout", config)
     results = []
     for env in (shown, make_env_factory("breakout", config)()):

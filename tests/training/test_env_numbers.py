@@ -62,11 +62,11 @@ def nothing_lives() -> Any:
 
 @SLOW
 def test_training_evaluations_and_a_tried_network_have_environments_of_their_own(tmp_path) -> None:
-    options = ["evaluation_interval=20", "evaluation_steps=9", "evaluation_envs=3"]
+    options = ["evaluation_interval=20", "evaluation_steps=3"]
     own = [f"env={__name__}:make", f"model={__name__}:Network", "num_envs=2"]
     run_dir = trained(tmp_path / "run", *own, *options)
     # Looked at twice, trained in, tried, and for each of two evaluations looked at and played in.
-    assert MADE == [0, 0, 0, 1, 5, *(2, 2, 3, 4) * 2]
+    assert MADE == [0, 0, 0, 1, 18, *(2, 2, 3, 4) * 2]
     MADE.clear()
     options = EvaluateOptions(num_steps=4, num_envs=2, num_workers=0)
     evaluate_run(run_dir, options, quiet())

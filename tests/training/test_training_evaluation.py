@@ -43,14 +43,16 @@ from accel_rl.training.evaluation import (
 from accel_rl.training.records import Records
 from accel_rl.training.train import RunError
 
-EVALUATED = {"evaluation_interval": "500", "evaluation_steps": "50", "evaluation_envs": "2"}
+EVALUATED = {"evaluation_interval": "500", "evaluation_steps": "50"}
 SMALL = {"env": "catch", "num_workers": "0", "total_steps": "1000", "checkpoint_interval": "1000"}
 
 
-BRIEF = (
-    *("env=catch", "evaluation_interval=20", "evaluation_steps=20", "evaluation_envs=2"),
-    "log_interval=100",
-)
+BRIEF = ("env=catch", "evaluation_interval=20", "evaluation_steps=20", "log_interval=100")
+
+
+@pytest.fixture(autouse=True)
+def few_environments(monkeypatch) -> None:
+    monkeypatch.setattr(evaluation, "EVALUATION_ENVS", 3)
 
 
 @pytest.mark.slow
@@ -102,7 +104,7 @@ def test_failure_after_an_evaluation_leaves_the_checkpoint_of_that_step(
     saved, collect, save = [], SerialSampler.collect, records.save_checkpoint
 
     def fail(self: SerialSampler, policy: Any) -> None:
-        if saved and self.config.num_envs != 2:  # those of the evaluation
+        if saved and self.config.num_envs != 3:  # those of the evaluation
             raise RuntimeError("no more")
         collect(self, policy)
 
@@ -170,7 +172,7 @@ def evaluated_by(
 ) -> Any:
     """What each of ``num`` learners, threads here, gets: rows, or None where it broke off."""
     store = HashStore()
-    options = ["evaluation_interval=1", "evaluation_steps=100", "evaluation_envs=3", *more]
+    options = ["evaluation_interval=1", "evaluation_steps=100", *more]
     config, cpu = parse_arguments(["env=catch", "num_workers=0", *options]), torch.device("cpu")
     teams = [Team(Ranks(rank, num, rank, num), store, 30.0) for rank in range(num)]
     torch.manual_seed(0)
@@ -311,7 +313,7 @@ def test_policy_of_the_best_evaluation_is_kept_with_ga3c(tmp_path, monkeypatch) 
     options = (
         "algo=ga3c env=catch model=mlp tuner=false num_envs=4 num_workers=none total_steps=600"
     )
-    evaluated = "evaluation_interval=500 evaluation_steps=50 evaluation_envs=2"
+    evaluated = "evaluation_interval=500 evaluation_steps=50"
     scripted.check(trained(tmp_path, *options.split(), *evaluated.split()), 0, 1.0)
 
 

@@ -44,8 +44,9 @@ def test_scores_have_the_mean_of_each_key_over_the_window() -> None:
 
 
 @pytest.mark.slow
-def test_run_writes_the_mean_of_what_last_steps_told(tmp_path: Path) -> None:
-    evaluated = "evaluation_interval=500 evaluation_steps=50 evaluation_envs=1"
+def test_run_writes_the_mean_of_what_last_steps_told(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("accel_rl.training.evaluation.EVALUATION_ENVS", 1)
+    evaluated = "evaluation_interval=500 evaluation_steps=50"
     options = (*TELLING, ALL, "total_steps=1000", *evaluated.split())
     run_dir = trained(tmp_path / "run", *options)
     rows = numbers_of(run_dir / "metrics.csv")

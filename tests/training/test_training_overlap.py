@@ -319,7 +319,7 @@ def test_simulators_ahead_of_learning_are_not_saved_after_a_failure(tmp_path, mo
 @pytest.mark.slow
 def test_evaluations_go_on_between_overlapped_iterations(tmp_path) -> None:
     arguments = (*SMALL, "total_steps=800", "reset_policy=wait", "evaluation_interval=400")
-    few = ("evaluation_steps=100", "evaluation_envs=2", "num_workers=2")
+    few = ("evaluation_steps=2", "num_workers=2")
     run_dir = run(tmp_path / "run", *arguments, *few, "overlap=true")
     assert [row["steps"] for row in table(run_dir / "evaluation.csv")] == ["400", "800"]
 

@@ -211,7 +211,7 @@ def test_without_copies_observations_are_read_only_views_that_a_step_overwrites(
 
 
 def test_atari_game_plays_as_configured() -> None:
-    atari = AtariConfig(observation_size="84x84", frame_stack=2, cached_starts="off")
+    atari = AtariConfig(observation_size="84x84", frame_stack=2)
     env = VectorEnv("breakout", 2, num_workers=0, atari=atari)
     assert env.single_observation_space == gymnasium.spaces.Box(0, 255, (2, 84, 84), np.uint8)
     assert env.single_action_space == gymnasium.spaces.Discrete(4)

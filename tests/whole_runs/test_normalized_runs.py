@@ -64,7 +64,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int,
         agents[steps] = copy.deepcopy(self._agent)
         return {**evaluate(self, steps, *rest), "episode_return_raw_mean": float(-steps)}
 
-    options = ("evaluation_interval=400", "evaluation_steps=200", "evaluation_envs=2", "lr=1e-2")
+    options = ("evaluation_interval=400", "evaluation_steps=200", "lr=1e-2")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Evaluator, "evaluate", watched)
         run_dir = trained(tmp_path_factory.mktemp("run") / "run", *OPTIONS, *options)

@@ -45,7 +45,7 @@ def test_learners_that_simulate_themselves_have_a_core_each(tmp_path) -> None:
 
 
 REPLAY = "algo=dqn batch_size=16 learning_starts=400 buffer_size=4000 save_replay=true"
-EVALUATED = "evaluation_interval=600 evaluation_steps=20 evaluation_envs=2"
+EVALUATED = "evaluation_interval=600 evaluation_steps=2"
 
 IN_STEP = {
     "ppo-lstm": "algo=ppo memory=lstm horizon=30 minibatch_size=60 epochs=2 log_norms=true",

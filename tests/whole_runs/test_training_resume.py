@@ -35,7 +35,7 @@ from accel_rl.training.train import TrainResult, train
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 SMALL = "num_envs=4 decorrelation_steps=10 log_interval=60 checkpoint_interval=200 total_steps=400"
-EVALUATED = "evaluation_interval=100 evaluation_steps=2 evaluation_envs=2"
+EVALUATED = "evaluation_interval=100 evaluation_steps=2"
 REPLAY = "batch_size=16 learning_starts=120 buffer_size=3000 save_replay=true training_intensity=4"
 FEW = "checkpoint_interval=80 total_steps=160"
 COUNTING = "counting_env:CountingEnv"

@@ -80,10 +80,10 @@ def test_evaluation_plays_on_environments_of_its_own(tmp_path) -> None:
     plain, evaluated = tmp_path / "plain", tmp_path / "evaluated"
     options = ["env=catch", "num_workers=0", "total_steps=200"]
     run(plain, *options)
-    run(evaluated, *options, "evaluation_interval=100", "evaluation_steps=50", "evaluation_envs=2")
+    run(evaluated, *options, "evaluation_interval=100", "evaluation_steps=50")
     rows = rows_of(evaluated / "evaluation.csv")
-    assert [(row["steps"], row["episodes"]) for row in rows] == [("100", "6"), ("200", "6")]
-    assert [row["evaluation_steps"] for row in rows] == ["54", "54"]  # nine a game
+    assert [(row["steps"], row["episodes"]) for row in rows] == [("100", "16"), ("200", "16")]
+    assert [row["evaluation_steps"] for row in rows] == ["144", "144"]  # nine a game
     assert all(-1 <= float(row["episode_return_raw_mean"]) <= 1 for row in rows)
     for name, parameter in parameters_of(plain).items():
         np.testing.assert_array_equal(parameters_of(evaluated)[name], parameter, err_msg=name)

@@ -10,7 +10,7 @@ from accel_rl.options import Option, list_options, option, when
 from accel_rl.presets import PRESETS
 
 LEARNING = {
-    "": "algo env memory model overlap previous_action_reward",
+    "": "algo env init memory model overlap previous_action_reward",
     "sampler": "decorrelation_steps horizon num_envs reset_policy",
     "atari": (
         "clip_reward episodic_lives frame_skip frame_stack full_action_set max_episode_steps "
@@ -27,7 +27,7 @@ LEARNING = {
         "normalize_advantage normalize_observation normalize_reward num_atoms optimizer precision "
         "prioritized priority_alpha priority_beta priority_beta_steps q_lambda "
         "rmsprop_decay rmsprop_eps rmsprop_initial scale_actions sequence_length "
-        "target_update_interval tau training_intensity training_queue_size v_max v_min "
+        "target_kl target_update_interval tau training_intensity training_queue_size v_max v_min "
         "value_coefficient value_rescaling vtrace"
     ),
 }

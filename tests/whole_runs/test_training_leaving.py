@@ -28,7 +28,7 @@ def test_failed_learner_does_not_wait_for_the_others_to_leave_nccl(
     team, said = Team(Ranks(0, 1)), []
     team.uses_nccl = uses_nccl
 
-    def failing(*_: object) -> int:
+    def failing(*_: object, **__: object) -> int:
         raise error
 
     def end(code: int) -> NoReturn:

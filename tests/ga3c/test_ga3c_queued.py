@@ -187,7 +187,8 @@ def test_episodes_are_counted_once_with_their_returns_and_lengths():
         lengths = [step[0][2] + 1 for step in trajectory(b, 0)]
         numbers = [step[0][1] for step in trajectory(b, 0)]
         whole = [
-            max(x for x, n in zip(lengths, numbers, strict=True) if n == k) for k in range(len(own))
+            max(x for x, n in zip(lengths, numbers, strict=True) if n == k)
+            for k in range(1, len(own) + 1)
         ]
         assert [e.episode_length for e in own] == whole
         assert [e.episode_return for e in own] == [n * (n + 1) / 2 for n in whole]

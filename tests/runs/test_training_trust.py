@@ -207,6 +207,8 @@ def test_sweep_of_somebody_else_goes_on_as_the_command_line_says(
     options, here, monkeypatch, capsys
 ) -> None:
     make_sweep(here)
+    (here / "imported").unlink()  # to know the kind of its observations
+    monkeypatch.delitem(sys.modules, "mine")
     monkeypatch.setenv("XDG_STATE_HOME", str(here / "another user"))
     assert main(["sweep", "resume=swept", "total_steps=80", *options]) == int(not options)
     assert (here / "imported").exists() == bool(options)

@@ -48,7 +48,9 @@ def saved_steps(run_dir: Path) -> int:
 )
 def test_short_run_leaves_everything_it_promises(env: str, num_workers: str, tmp_path) -> None:
     run_dir = tmp_path / "run"
-    result = run(run_dir, f"env={env}", "total_steps=1200", f"num_workers={num_workers}")
+    result = run(
+        run_dir, f"env={env}", "total_steps=1200", "horizon=5", f"num_workers={num_workers}"
+    )
     assert (result.run_dir, result.stopped_by) == (run_dir, None)
     assert (result.status.steps, result.updates) == (1200, 60)
     files = {path.name.partition(".1")[0] for path in run_dir.iterdir()}

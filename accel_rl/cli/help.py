@@ -51,7 +51,7 @@ _SWEEP = """
                                 a run for each combination of what is listed
   accel_rl sweep resume=SWEEP   goes on with a sweep that was stopped
   accel_rl sweep resume=SWEEP seed=0..4 total_steps=2e7
-                                likewise, with more runs, or longer ones
+                                more runs, or longer ones
 
 Every option of training may be given, with one value or several; `accel_rl train --help` lists
 them. seed=0..4 is seed=0,1,2,3,4, and so for all options that are integers. env=atari49 is the 49

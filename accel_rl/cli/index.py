@@ -1,7 +1,7 @@
 """The index of presets and options, ``index.json``, from which help and completion are made.
 
 To read it takes no torch, which presets and algorithms load. After a change of presets, options or
-their documentation, ``python tests/helpers/options_index.py`` writes it anew.
+their documentation, ``python tests/helpers/options_index.py`` renews it.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _STEERING = frozenset(
     (
         *("lr", "lr_schedule", "max_gradient_norm", "value_coefficient", "entropy_coefficient"),
         *("gae_lambda", "clip_range", "clip_schedule", "target_kl", "epochs", "minibatch_size"),
-        *("epsilon_initial", "epsilon_final", "epsilon_steps", "epsilon_evaluation", "num_envs"),
+        *("epsilon_final", "epsilon_steps", "epsilon_evaluation", "num_envs"),
     )
 )
 """options of what is learned that fit any state of a learner"""

@@ -1,4 +1,4 @@
-"""What runs, action servers and tools need of an agent."""
+"""The base class of agents: the part that runs, action servers and tools use."""
 
 from __future__ import annotations
 

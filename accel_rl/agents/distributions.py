@@ -48,7 +48,7 @@ class Drawn(NamedTuple):
 
 
 class Distribution(nn.Module):
-    """How the ``P`` outputs of a policy network become actions of one action space.
+    """The meaning of the ``P`` outputs of a policy network as actions of one action space.
 
     Its parameters are the logarithms of deviations, which do not depend on the observation.
 

@@ -13,7 +13,7 @@ from accel_rl.models.memory import joined_size, joined_state, one_step, split_st
 
 
 class Remembered(NamedTuple):
-    """What a rollout of ``T`` steps began each step with, and what it left behind the last one.
+    """The states before each of the ``T`` steps of a rollout, and after the last one.
 
     Row 0 is what was there before step 0, zeros where an episode began with it; row t + 1 what was
     there after step t, also where an episode ended with it.

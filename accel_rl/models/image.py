@@ -30,7 +30,7 @@ _WIDEST = 2.0**16
 
 
 class Picture(NamedTuple):
-    """Where a picture has its channels, and what scales its numbers to 0 .. 1.
+    """The axes of a picture, and the scale that maps its numbers to 0 .. 1.
 
     ``offset`` is subtracted, then ``scale`` multiplied: one number, or one for each channel.
     """

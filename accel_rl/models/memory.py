@@ -22,7 +22,7 @@ _MOST_VALUES = 1000
 
 
 class Sequences(NamedTuple):
-    """What a network must know of the order of its observations ``[T * B, ...]``, time-major.
+    """The order of observations ``[T * B, ...]``, time-major, for a network with a memory.
 
     ``state``: ``[B, S]``, the recurrent state before row 0. ``is_first``: ``[T, B]`` bool, True
     where an observation is the first of its episode, so that nothing is remembered before it.
@@ -34,12 +34,12 @@ class Sequences(NamedTuple):
     previous: Tensor | None = None
 
     def rows(self, rows: slice) -> Sequences:
-        """Those of ``rows`` alone, with the same state."""
+        """Return the sequences of ``rows`` alone, with the same state."""
         previous = None if self.previous is None else self.previous[rows]
         return Sequences(self.state, self.is_first[rows], previous)
 
     def of(self, columns: Tensor | slice) -> Sequences:
-        """Those of ``columns``, ``[n]`` int64, alone."""
+        """Return the sequences of ``columns``, ``[n]`` int64, alone."""
         previous = None if self.previous is None else self.previous[:, columns]
         return Sequences(self.state[columns], self.is_first[:, columns], previous)
 
@@ -112,7 +112,7 @@ def joined_size(model: RecurrentModel) -> int:
 
 
 class PreviousInputs:
-    """What a memory is told besides features: the action before an observation, and its reward.
+    """The inputs of a memory besides features: the previous action and its reward.
 
     As in R2D2 (Kapturowski et al. 2019, section 2.3) and A3C for partial observations (Wang et al.
     2016, arXiv:1611.05763). An action is an indicator of each integer's value, or the floats in

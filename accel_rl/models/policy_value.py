@@ -1,4 +1,4 @@
-"""What a network for policy-gradient methods takes and gives."""
+"""Input and output of a network for policy-gradient methods."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PolicyValueModel(nn.Module):
         raise NotImplementedError
 
     def __call__(self, observation: Tensor) -> PolicyValue:
-        """As `forward`; `nn.Module` leaves it untyped."""
+        """Call `forward`, with types."""
         output: PolicyValue = super().__call__(observation)
         return output
 

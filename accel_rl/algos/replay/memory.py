@@ -235,7 +235,7 @@ class Replay:
         return final >= self._first_final  # which is never below 0
 
     def window(self, step: Tensor, env: Tensor) -> Window:
-        """What comes of the steps from ``step`` on, of any one shape."""
+        """Return the windows of the steps from ``step`` on, of any one shape."""
         spec = self.spec
         offsets = torch.arange(spec.n_step, device=self.device)
         steps = (step.unsqueeze(-1) + offsets) % spec.num_slots

@@ -52,7 +52,7 @@ class SequenceBatch(NamedTuple):
 
     @property
     def sequences(self) -> Sequences:
-        """What a network must know of the order of the observations."""
+        """The order of the observations, for the network."""
         return Sequences(self.state, self.is_first, self.previous)
 
 

@@ -1,4 +1,4 @@
-"""What a replay memory holds: its shapes, the bytes that they take, and where these come from."""
+"""Shapes and bytes of a replay memory, and the memory that they are taken from."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class SequenceSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaySpec:
-    """What a replay memory holds.
+    """Shapes and sizes of a replay memory.
 
     ``size``: transitions in all, rounded up to a multiple of ``num_envs``. ``observation``: its
     space; where ``frame_stack`` is above 1 it is one array, whose first axis is the stack, newest
@@ -117,7 +117,7 @@ class ReplaySpec:
 
     @property
     def update_bytes(self) -> int:
-        """What updates take of a GPU, as a multiple of a batch's observations in float32.
+        """Bytes that updates take of a GPU, as a multiple of a batch's observations in float32.
 
         CatDQN's take 4.2 times as much, for those before a graph is recorded and for the graph.
         """
@@ -215,7 +215,7 @@ def _free(spec: ReplaySpec, device: torch.device) -> int:
 def replay_too_large(
     spec: ReplaySpec, device: torch.device, num_learners: int, num_local: int = 1
 ) -> ValueError:
-    """What `check_free_memory` raises."""
+    """Return the error of a replay that is too large."""
     free, nbytes, size = _free(spec, device), spec.nbytes, spec.size
     fits = num_learners * int(size * free / (nbytes * num_local) * 0.9)
     what = f"a replay of buffer_size={size}"

@@ -1,6 +1,7 @@
 """The A2C loss against explicit loops, and its gradient against the analytic one."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,17 +25,15 @@ def random_case(num_actions: int = 4, num_samples: int = 30) -> dict[str, torch.
     }
 
 
+def loss_of(case: dict[str, torch.Tensor], entropy_coefficient: float = 0.01) -> Any:
+    output = PolicyValue(case["logits"], case["value"])
+    given = (case[name] for name in ("action", "return_", "advantage", "valid"))
+    return a2c_loss(output, *given, value_coefficient=0.25, entropy_coefficient=entropy_coefficient)
+
+
 def test_loss_of_each_sample_equals_slow_version_and_is_0_where_not_valid() -> None:
     case = random_case()
-    loss = a2c_loss(
-        PolicyValue(case["logits"], case["value"]),
-        case["action"],
-        case["return_"],
-        case["advantage"],
-        case["valid"],
-        value_coefficient=0.25,
-        entropy_coefficient=0.01,
-    )
+    loss = loss_of(case)
     assert {len(each) for each in loss} == {30}
     count = int(case["valid"].sum())
     assert 0 < count < 30
@@ -52,72 +51,29 @@ def test_loss_of_each_sample_equals_slow_version_and_is_0_where_not_valid() -> N
         assert found == pytest.approx([total, policy, value, entropy], rel=1e-12)
 
 
-def test_loss_of_one_sample_equals_hand_computed() -> None:
-    # p = (1/2, 1/2), advantage 3, return 2, value 0.5:
-    # policy = 3 ln 2 = 2.0794415; value = 1.5^2 = 2.25; entropy = ln 2 = 0.6931472
-    # total = 2.0794415 + 0.25 * 2.25 - 0.01 * 0.6931472 = 2.6350101
-    one = torch.ones(1, dtype=torch.float64)
-    loss = a2c_loss(
-        PolicyValue(torch.zeros(1, 2, dtype=torch.float64), 0.5 * one),
-        torch.tensor([1]),
-        2 * one,
-        3 * one,
-        torch.tensor([True]),
-        value_coefficient=0.25,
-        entropy_coefficient=0.01,
-    )
-    assert loss.total.item() == pytest.approx(2.6350101, abs=1e-7)
-
-
-def test_gradient_for_two_action_softmax_equals_the_analytic_one() -> None:
+def test_loss_and_gradient_for_two_action_softmax_equal_the_analytic_ones() -> None:
     # with z = z1 - z0 and p = p1: d(-A ln p)/dz1 = -A (1 - p); dH/dz1 = -z p (1 - p);
     # d(R - V)^2/dV = -2 (R - V)
     z, advantage, return_, value = 0.8, 1.7, 2.0, 0.5
-    logits = torch.tensor([[0.0, z]], dtype=torch.float64, requires_grad=True)
-    v = torch.tensor([value], dtype=torch.float64, requires_grad=True)
-    loss = a2c_loss(
-        PolicyValue(logits, v),
-        torch.tensor([1]),
-        torch.tensor([return_], dtype=torch.float64),
-        torch.tensor([advantage], dtype=torch.float64),
-        torch.tensor([True]),
-        value_coefficient=0.25,
-        entropy_coefficient=0.1,
-    )
-    grad_logits, grad_value = torch.autograd.grad(loss.total, (logits, v))
-    p = 1 / (1 + math.exp(-z))
-    expected = -advantage * (1 - p) + 0.1 * z * p * (1 - p)
-    np.testing.assert_allclose(grad_logits[0].numpy(), [-expected, expected], rtol=1e-12)
-    assert grad_value.item() == pytest.approx(0.25 * -2 * (return_ - value), rel=1e-12)
-
-
-def test_targets_carry_no_gradient() -> None:
-    case = random_case()
-    return_, advantage = (case[name].requires_grad_() for name in ("return_", "advantage"))
-    case["logits"].requires_grad_()
-    loss = a2c_loss(
-        PolicyValue(case["logits"], case["value"]),
-        case["action"],
-        return_,
-        advantage,
-        case["valid"],
-        value_coefficient=0.25,
-        entropy_coefficient=0.01,
-    )
+    numbers = {"value": [value], "return_": [return_], "advantage": [advantage]}
+    case = {name: torch.tensor(x, dtype=torch.float64) for name, x in numbers.items()}
+    case["logits"] = torch.tensor([[0.0, z]], dtype=torch.float64)
+    for each in case.values():
+        each.requires_grad_()
+    case |= {"action": torch.tensor([1]), "valid": torch.tensor([True])}
+    loss = loss_of(case, entropy_coefficient=0.1)
     loss.total.sum().backward()
-    assert return_.grad is None
-    assert advantage.grad is None
+    p = 1 / (1 + math.exp(-z))
+    # p = 0.6899745, H = 0.6191211: 1.7 * 0.3711007 + 0.25 * 1.5**2 - 0.1 * 0.6191211
+    assert loss.total.item() == pytest.approx(1.1314590, abs=1e-6)
+    expected = -advantage * (1 - p) + 0.1 * z * p * (1 - p)
+    assert case["logits"].grad is not None and case["value"].grad is not None
+    np.testing.assert_allclose(case["logits"].grad[0].numpy(), [-expected, expected], rtol=1e-12)
+    assert case["value"].grad.item() == pytest.approx(0.25 * -2 * (return_ - value), rel=1e-12)
+    assert case["return_"].grad is None and case["advantage"].grad is None
 
 
 def test_values_of_wrong_shape_are_refused() -> None:
     case = random_case()
     with pytest.raises(ValueError, match=r"expected \[N\] with N = 30"):
-        a2c_loss(
-            PolicyValue(case["logits"], case["value"].unsqueeze(1)),
-            case["action"],
-            case["return_"],
-            case["advantage"],
-            case["valid"],
-            value_coefficient=0.25,
-            entropy_coefficient=0.01,
-        )
+        loss_of({**case, "value": case["value"].unsqueeze(1)})

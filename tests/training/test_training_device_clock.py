@@ -7,7 +7,7 @@ import torch
 from taped_runs import FakeLearner, FakeSampler, Tape, make_config, make_run
 
 from accel_rl.samplers import SamplerTimes
-from accel_rl.training.device_clock import DeviceClock, EventClock, make_device_clock
+from accel_rl.training.device_clock import EventClock
 
 CUDA = torch.device("cuda")
 
@@ -111,7 +111,3 @@ def test_run_on_a_gpu_counts_the_wait_for_its_updates_as_learning(tmp_path, monk
     assert reading.wall == pytest.approx(5 * 1.0 + 4 * 4.0 + 0.5)
     assert reading.learning == pytest.approx(5 * 0.5 + 4 * 3.5)
     assert reading.inference == pytest.approx(5 * 1.0)
-
-
-def test_cpu_has_no_events() -> None:
-    assert type(make_device_clock(torch.device("cpu"))) is DeviceClock

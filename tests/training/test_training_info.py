@@ -4,13 +4,12 @@ import dataclasses
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from run_files import numbers_of
 from saved_runs import quiet, trained
-from telling_envs import KEYS, TellingEnv
+from telling_envs import KEYS
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.samplers import Episode
@@ -81,24 +80,6 @@ def check_evaluation(run_dir: Path) -> None:
     assert "mean is_success" in text and "mean never" in text
 
 
-class Boundless(TellingEnv):
-    """Tells infinity."""
-
-    def step(self, action: Any) -> Any:
-        *result, info = super().step(action)
-        return *result, info | {"infinite": math.inf}
-
-
-@pytest.mark.slow
-def test_infinite_numbers_leave_the_evaluation_s_file_valid_json(tmp_path: Path) -> None:
-    options = ("env=test_training_info:Boundless", "model=mlp", "info_keys=[infinite,place]")
-    run_dir = trained(tmp_path / "run", *options)
-    evaluate_run(run_dir, EvaluateOptions(num_workers=0, num_steps=50, num_envs=1), quiet())
-    text = (run_dir / "evaluation.json").read_text()
-    found = json.loads(text, parse_constant=pytest.fail)["info_means"]
-    assert found["infinite"] is None and found["place"] > 100
-
-
 @pytest.mark.slow
 def test_resumed_run_keeps_its_columns_and_may_get_more(tmp_path: Path) -> None:
     run_dir = trained(tmp_path / "run", *TELLING, "total_steps=200", "info_keys=[is_success]")
@@ -122,17 +103,6 @@ def test_resumed_run_keeps_its_columns_and_may_get_more(tmp_path: Path) -> None:
 def test_environment_of_ones_own_gets_columns_without_the_option(tmp_path: Path) -> None:
     run_dir = trained(tmp_path / "run", "env=telling_envs:SteppingEnv")
     assert numbers_of(run_dir / "metrics.csv")[-1]["episode_info_step_mean"] == 4
-
-
-@pytest.mark.processes
-@pytest.mark.slow
-def test_run_of_ga3c_has_the_columns(tmp_path: Path) -> None:
-    options = "algo=ga3c num_workers=none num_groups=2 total_steps=400 model=mlp tuner=false"
-    more = ("log_interval=100", "min_training_batch=1")
-    run_dir = trained(tmp_path / "run", TELLING[0], ALL, *options.split(), *more)
-    last = numbers_of(run_dir / "metrics.csv")[-1]
-    assert 0.2 < last["episode_info_is_success_mean"] < 0.8
-    assert last["episode_info_place_mean"] > 100
 
 
 @pytest.mark.parametrize(

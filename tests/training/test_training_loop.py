@@ -105,7 +105,6 @@ def test_checkpoints_are_written_by_minutes_as_well(tmp_path, monkeypatch) -> No
     assert [each for each in tape if "save" in each] == ["save 12", "save 24", "save 28", "save 40"]
 
 
-@pytest.mark.slow
 def test_evaluation_takes_no_training_time(tmp_path, monkeypatch) -> None:
     now = [0.0]
     for module in ("rollouts", "records"):
@@ -205,18 +204,6 @@ def test_rows_have_counts_and_scores_under_unmistakable_names(tmp_path) -> None:
     assert float(last["updates_per_second"]) == pytest.approx(speed / 4)
 
 
-def test_time_out_of_training_does_not_count(tmp_path, monkeypatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr("accel_rl.training.records.perf_counter", lambda: now[0])
-    records = make_records(make_config(), tmp_path, Tape())
-    now[0] = 110.0
-    assert records.seconds == 10.0
-    now[0] = 150.0  # 40 s of evaluation
-    records.pause(40.0)
-    assert records.seconds == 10.0
-    records.close()
-
-
 def test_last_curve_takes_no_training_time(tmp_path, monkeypatch) -> None:
     now = [100.0]
     monkeypatch.setattr("accel_rl.training.records.perf_counter", lambda: now[0])
@@ -311,10 +298,4 @@ def test_learning_rate_schedule_reaches_the_learner_as_progress(tmp_path) -> Non
     tape = Tape()
     config = make_config(schedule_steps=40, learner=A2CConfig(lr_schedule="linear"))
     run(config, tmp_path, tape)
-    assert [each for each in tape if each.startswith("update")] == [
-        "update 0.00",
-        "update 0.10",
-        "update 0.20",
-        "update 0.30",
-        "update 0.40",
-    ]
+    assert [x for x in tape if x.startswith("update")] == [f"update 0.{i}0" for i in range(5)]

@@ -286,15 +286,6 @@ def test_table_that_is_deleted_or_emptied_goes_on_with_its_header(how, tmp_path,
     assert [row["a"] for row in CsvTable(path, 2).earlier_rows()] == [3]
 
 
-def test_table_that_is_deleted_before_its_first_new_row_has_a_header(tmp_path) -> None:
-    path = tmp_path / "metrics.csv"
-    path.write_text("steps,a,b\n1,2,3\n")
-    table = CsvTable(path, 1)
-    path.unlink()
-    table.write({"steps": 2, "a": 3})
-    assert path.read_text() == "steps,a,b\n2,3,nan\n"
-
-
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [

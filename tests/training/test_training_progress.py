@@ -13,7 +13,6 @@ from rich.console import Console
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.samplers import SamplerTimes
-from accel_rl.training import progress as shown
 from accel_rl.training.progress import (
     Bottleneck,
     LivePanel,
@@ -84,11 +83,10 @@ def test_panel_fits_the_terminal_and_loses_nothing(width: int) -> None:
     assert "…" not in text
 
 
-@pytest.mark.parametrize("width", [80, 200])
-def test_summary_fits_the_terminal_and_names_what_limits(width: int) -> None:
+def test_summary_fits_the_terminal_and_names_what_limits() -> None:
     used = status(gpu="1.20 GB of memory; no graphs")
     table = summary(used, Path("runs/breakout-a2c-0-20260304-050607"), 15_750, None)
-    lines = render(table, width)
+    lines = render(table, 200)
     assert max(map(cell_len, lines)) <= 80
     text = "\n".join(lines)
     assert "finished" in text
@@ -201,21 +199,6 @@ def test_curve_is_over_steps_from_0_and_scores_from_0(
     assert curve(points, 4, 2).plain == text
 
 
-def test_curve_of_a_long_run_has_its_first_and_last_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shown, "_MOST_POINTS", 16)
-    progress = LivePanel(Console(file=io.StringIO(), force_terminal=True), "catch")
-    for steps in range(100):
-        scores = status().scores | {"episode_return_raw_mean": float(steps)}
-        progress.show(status(steps=steps, scores=scores))
-    progress.close()
-    assert progress._scores[0] == (0, 0.0) and progress._scores[-1] == (99, 99.0)
-    assert 8 <= len(progress._scores) < 16
-
-
-def test_notebook_gets_lines() -> None:
-    assert isinstance(make_progress(Console(force_jupyter=True), "catch"), PlainLines)
-
-
 def test_warnings_of_the_library_reach_the_display() -> None:
     console = Console(file=io.StringIO(), width=80)
     handler = ProgressHandler(PlainLines(console))
@@ -224,25 +207,17 @@ def test_warnings_of_the_library_reach_the_display() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "text"),
-    [(950, "950"), (12_500, "12.5k"), (3e6, "3.00M"), (2.5e9, "2.50G"), (0, "0")],
-)
-def test_count_is_short(number: float, text: str) -> None:
-    assert count(number) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
+    ("shorten", "number", "text"),
     [
-        (0, "0:00:00"),
-        (59.6, "0:01:00"),
-        (3_723, "1:02:03"),
-        (1e20, "99999:59:59"),
-        (math.inf, "unknown"),
+        *((count, *x) for x in ((950, "950"), (12_500, "12.5k"), (3e6, "3.00M"), (2.5e9, "2.50G"))),
+        (clock, 59.6, "0:01:00"),
+        (clock, 3_723, "1:02:03"),
+        (clock, 1e20, "99999:59:59"),
+        (clock, math.inf, "unknown"),
     ],
 )
-def test_clock_shows_hours_minutes_seconds(seconds: float, text: str) -> None:
-    assert clock(seconds) == text
+def test_counts_and_times_are_short(shorten, number: float, text: str) -> None:
+    assert shorten(number) == text
 
 
 def test_time_split_is_what_passed_between_two_readings() -> None:

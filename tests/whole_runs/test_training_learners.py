@@ -23,26 +23,9 @@ from accel_rl.cli.parse import parse_arguments
 from accel_rl.cli.run import _given_timeout
 from accel_rl.parallel import Ranks, Team
 from accel_rl.runs.checkpoint import list_checkpoints, part_path
-from accel_rl.system.topology import available_cpus, physical_cores
 from accel_rl.training.devices import check_learners
 from accel_rl.training.resume import check_is_shared
 from accel_rl.training.train import train as train_here
-
-
-@pytest.mark.processes
-@pytest.mark.slow
-@pytest.mark.skipif(len(physical_cores(available_cpus())) != 2, reason="needs two cores")
-def test_learners_that_simulate_themselves_have_a_core_each(tmp_path) -> None:
-    options = ("env=breakout", "num_envs=4", "decorrelation_steps=0", "log_interval=40")
-    with launched(tmp_path, *options, "learners=2", "num_workers=0", "gpus=0", ENDLESS) as run:
-        run.wait_for_rows()
-        cores = [run.learner(rank).cpu_affinity() for rank in (0, 1)]
-        assert len(cores[0]) == len(cores[1]) == 1 and cores[0] != cores[1]
-        assert run.learner(1).children() == []  # it steps its simulators itself
-        run.process.send_signal(signal.SIGTERM)
-        assert run.ends(128 + signal.SIGTERM) == ""
-    assert last_checkpoint(tmp_path)["num_learners"] == 2
-
 
 REPLAY = "algo=dqn batch_size=16 learning_starts=400 buffer_size=4000 save_replay=true"
 EVALUATED = "evaluation_interval=600 evaluation_steps=2"

@@ -538,7 +538,7 @@ def sac() -> TrainConfig:
     """Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905): floats between bounds
 
     Table 1 of the paper, with 8 simulators: one update with a batch of 256 for each step, after
-    10,000 random ones.
+    1,000 random ones.
 
     Deviations: policy, critics and alpha are updated at once, from the same parameters.
     docs/algorithms/sac.md lists all.

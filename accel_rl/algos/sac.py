@@ -35,7 +35,8 @@ from accel_rl.spaces import map_leaves, size_of
 
 @dataclass(frozen=True, kw_only=True)
 class SACConfig(ReplayConfig):
-    """Options of SAC. The defaults are those of table 1 of the paper (arXiv:1812.05905).
+    """Options of SAC. The defaults are those of table 1 of the paper (arXiv:1812.05905), which
+    has no number of random first steps.
 
     Raises:
         ValueError: a value is out of range, or options do not fit each other.
@@ -48,7 +49,7 @@ class SACConfig(ReplayConfig):
     training_intensity: float = option(256.0, common=True)
     """Average number of times each step is used: updates * batch_size / steps.
     256 with batches of 256 is one update a step."""
-    learning_starts: int = option(10_000, common=True)
+    learning_starts: int = option(1_000, common=True)
     """Steps before the first update, taken by random actions."""
     tau: float = option(0.005, common=True)
     """Share by which the target critics move towards the critics in each update."""

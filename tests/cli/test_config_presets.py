@@ -76,6 +76,8 @@ pqn: num_envs=128 horizon=32 epochs=2 minibatch_size=128 lr=0.00025 lr_schedule=
   gamma=0.99 q_lambda=0.65 max_gradient_norm=10.0
   epsilon_final=0.001 exploration_fraction=0.1 epsilon_evaluation=0.0
   total_steps=50_000_000 observation_size=84x84 episodic_lives=true clip_reward=true
+sac: num_envs=8 horizon=1 batch_size=256 training_intensity=256.0 learning_starts=1000 lr=0.0003
+  tau=0.005 buffer_size=1_000_000
 ppo env=CartPole-v1: num_envs=8 horizon=256 epochs=10 minibatch_size=64 lr=0.0003
   lr_schedule=constant gae_lambda=0.95 entropy_coefficient=0.0 max_gradient_norm=0.5
   normalize_advantage=true value_coefficient=0.5 num_groups=1 decorrelation_steps=0 num_workers=0

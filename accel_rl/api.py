@@ -244,6 +244,7 @@ def train(
             under a name.
         total_steps: length of the run; None: that of the preset.
         on_row: called with each row of ``metrics.csv``. If it returns True, the run ends and saves.
+            If it returns a mapping, all later resets of Gymnasium environments get it as options.
             With several learners it is called in the process of the first one.
         quiet: show no progress.
         **options: other options, as on the command line: ``lr=1e-3``, ``num_envs=64``.

@@ -84,6 +84,7 @@ class GymnasiumEnv:
             raise
         self._seed: int | None = None
         self.options: dict[str, Any] | None = None
+        self._lasting: dict[str, Any] | None = None
         self.reset_info: list[Any] = []
         if hasattr(self.env, "get_state") and hasattr(self.env, "set_state"):
             self.get_state, self.set_state = self._get_state, self._set_state
@@ -100,9 +101,13 @@ class GymnasiumEnv:
     def seed(self, seed: np.random.SeedSequence) -> None:
         self._seed = number_of(seed)
 
+    def keep_options(self, options: dict[str, Any]) -> None:
+        """Give options to all resets from the next one on."""
+        self.options = self._lasting = options
+
     def reset(self, out: Array) -> None:
         seed, self._seed = self._seed, None  # only the first reset is seeded, as Gymnasium asks
-        options, self.options = self.options, None
+        options, self.options = self.options, self._lasting
         more = {} if options is None else {"options": options}
         if seed is not None:
             seed_spaces(self.env, seed)

@@ -83,3 +83,8 @@ def is_wrapped(env: Environment, wrapper: type[Any]) -> bool:
 def set_options(env: Any, options: dict[str, Any]) -> None:
     """Give options to the next reset."""
     env.options = options
+
+
+def keep_options(env: Any, options: dict[str, Any]) -> None:
+    """Give options to all resets from the next one on."""
+    env.keep_options(options)

@@ -19,6 +19,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from accel_rl.envs.make import make_env_factory, warn_once
+from accel_rl.envs.reach import Request, keep_options
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import (
     Episode,
@@ -152,12 +153,15 @@ class RolloutSampler(PoolSampler):
 
     Attributes:
         rollout: the arrays that `collect` writes and returns.
+        env_options: options for all resets of Gymnasium environments that follow the beginning of
+            the next `collect`, which takes them; None: as before.
     """
 
     _pool: Pool
 
     def __init__(self, env: str | Callable[[], Any], config: SamplerConfig, seed: int) -> None:
         super().__init__(env, config, seed)
+        self.env_options: dict[str, Any] | None = None
         self._told: set[str] = set()
         self._stage: Literal["ready", "collecting", "finishing"] = "ready"
         self._waiting = self._in_policy = 0.0
@@ -216,12 +220,24 @@ class RolloutSampler(PoolSampler):
         with one_at_a_time(self._collecting, "collect"):
             self._check_ready()
             try:
+                self._give_options()
                 with self._placed() as move_on:
                     self._collect(policy, move_on)
             except BaseException as error:
                 self._settle(error)
                 raise
             return self.rollout
+
+    def _give_options(self) -> None:
+        options, self.env_options = self.env_options, None
+        if options is not None:
+            given = dict.fromkeys(range(self.config.num_envs), (options,))
+            for answer in self._pool.call(Request(keep_options, given)).values():
+                if answer.error:
+                    raise ValueError(
+                        f"env_options is for environments of Gymnasium, one by one, and "
+                        f"{self.env_spec.name} takes no options: {answer.message}"
+                    )
 
     def _tell(self, states: EnvStates, what: str) -> None:
         """Warn once that ``what`` of the environments with a text in ``states`` is lost."""

@@ -25,7 +25,8 @@ FINGERPRINT = "parameters"
 """name of the fingerprints of parameters that learners in step compare at checkpoints"""
 
 OnRow = Callable[[Mapping[str, float]], object]
-"""is given a row of metrics, by column; NaN where there is no value"""
+"""is given a row of metrics, by column; NaN where there is no value; a mapping that it returns are
+options of resets, and anything else that is true ends the run"""
 
 _CPU = torch.device("cpu")
 _LOGGER = logging.getLogger(__name__)

@@ -124,6 +124,11 @@ class RolloutRun(Run):
         records.learning_seconds += perf_counter() - began - sampling
         records.is_learning = False
 
+    def give_options(self, options: Mapping[str, Any]) -> None:
+        if self.team.ranks.size > 1:
+            super().give_options(options)
+        self.sampler.env_options = dict(options)
+
     @property
     def extra_metrics(self) -> tuple[str, ...]:
         clips = any(leaf.is_clipped for _, leaf in leaves_of(self.sampler.env_spec.action))

@@ -95,7 +95,10 @@ class Run(ABC):
         def look(row: Mapping[str, float]) -> None:
             wanted, score = self.config.stop_at_score, row["episode_return_raw_mean"]
             is_over = wanted is not None and score >= wanted and row["episodes_in_window"] >= 20
-            if on_row is not None and on_row(row):
+            answer = None if on_row is None else on_row(row)
+            if isinstance(answer, Mapping):
+                self.give_options(answer)
+            elif answer:
                 is_over = True
             if is_over and row["steps"] < self.config.planned_steps:
                 stop.ask()
@@ -113,6 +116,17 @@ class Run(ABC):
             info_keys=spec.info_keys,
             on_row=look,
             saved=saved,
+        )
+
+    def give_options(self, options: Mapping[str, Any]) -> None:
+        """Give options to the resets of all environments from the next rollout on.
+
+        Raises:
+            ValueError: This run cannot.
+        """
+        raise ValueError(
+            f"on_row returned a mapping, options of resets, which algo={self.config.algo} with "
+            f"learners={self.team.ranks.size} does not pass on; use one learner, and no ga3c"
         )
 
     def start(

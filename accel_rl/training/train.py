@@ -104,7 +104,8 @@ def train(
         console: where to show progress; None: the terminal.
         team: the learners of which this process is one; only the first shows progress.
         on_row: called in this thread with each row of ``metrics.csv``. If it returns True, the run
-            ends and saves. An exception fails the run.
+            ends and saves; if it returns a mapping, that are the options of all later resets of
+            Gymnasium environments. An exception fails the run.
 
     Returns:
         The result of the run.

@@ -7,14 +7,19 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
+from gymnasium import spaces
 from rich.console import Console
 from saved_runs import quiet, undrawn
 from tiers import slow_processes
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
+from accel_rl.envs.make import giving, name_for_configs
 from accel_rl.runs.checkpoint import list_checkpoints
 from accel_rl.runs.tables import read_rows
 from accel_rl.system.stopping import OWN_CODE, StopRequest
@@ -67,6 +72,52 @@ def test_true_ends_the_run_with_all_saved(tmp_path, algo: str) -> None:
     assert 160 <= int(checkpoint.stem.removeprefix("steps_")) < 400
     log = (result.run_dir / "train.log").read_text()
     assert log.rstrip().endswith("ended by on_row or max_minutes")
+
+
+class Stages(gymnasium.Env[np.ndarray, int]):
+    """Episodes of three steps, whose only number is the stage that the reset was told."""
+
+    observation_space = spaces.Box(-10.0, 10.0, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.left, self.stage = 3, np.full(1, (options or {}).get("stage", 0.0), np.float32)
+        return self.stage, {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.left -= 1
+        return self.stage, float(self.stage[0]), self.left == 0, False, {}
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["num_workers=0", "num_workers=0 overlap=true", slow_processes("num_workers=2")],
+)
+def test_mapping_is_the_options_of_all_later_resets(tmp_path, options: str) -> None:
+    rows = []
+
+    def next_stage(row: Mapping[str, float]) -> dict[str, float] | None:
+        rows.append((row["steps"], row["episode_return_raw_mean"]))
+        return {"stage": 5.0} if len(rows) == 1 else None
+
+    with giving(name := name_for_configs(Stages), Stages):
+        small = [each for each in SMALL if not each.startswith(("env=", "total_steps="))]
+        given = [f"env={name}", "algo=a2c", *small, *options.split(), f"run_dir={tmp_path / 'run'}"]
+        train(
+            parse_arguments([*given, "total_steps=800", "horizon=20"]), quiet(), on_row=next_stage
+        )
+    assert rows[0][1] == 0.0  # of the last 100 episodes
+    assert rows[-1][1] == 15.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(["algo=a2c"], "takes no options"), slow_processes(["algo=ga3c"], "use one learner")],
+)
+def test_mapping_fails_where_resets_take_no_options(tmp_path, options, message) -> None:
+    with pytest.raises(RunError, match=message):
+        train(config(tmp_path, options[0].removeprefix("algo=")), quiet(), on_row=lambda row: {})
 
 
 def test_true_of_the_last_row_cuts_nothing(tmp_path) -> None:

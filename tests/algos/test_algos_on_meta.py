@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_rollouts import learner_of
+from made_rollouts import learner_of, made_rollout
 from recorded_learners import CONFIGS, IMAGES, B, Run, T, rollouts
 from tiers import in_tiers
 from torch import Tensor
@@ -135,21 +135,9 @@ def test_iteration_gives_the_device_no_more_operations_than_before(
 
 
 def _blank_rollout(T: int, B: int) -> RolloutTensors:
-    def zeros(*shape: int, dtype: torch.dtype = torch.bool) -> Tensor:
-        return torch.zeros(shape, dtype=dtype, device=META)
-
-    image = IMAGE.shape
+    observation = torch.zeros(T + 1, B, *IMAGE.shape, dtype=torch.uint8, device=META)
+    reward = torch.zeros(T, B, device=META)
     flags = (np.zeros((T, B), np.bool_) for _ in range(3))
     none = np.zeros(0, np.int64)
-    return RolloutTensors(
-        observation=zeros(T + 1, B, *image, dtype=torch.uint8),
-        action=zeros(T, B, dtype=torch.int64),
-        reward=zeros(T, B, dtype=torch.float32),
-        terminated=zeros(T, B),
-        truncated=zeros(T, B),
-        valid=zeros(T, B),
-        final_observation=zeros(0, *image, dtype=torch.uint8),
-        final_step=zeros(0, dtype=torch.int64),
-        final_env=zeros(0, dtype=torch.int64),
-        host=HostFlags(*flags, final_step=none, final_env=none, follows=True),
-    )
+    host = HostFlags(*flags, final_step=none, final_env=none, follows=True)
+    return made_rollout(observation, reward.long(), reward, host=host)

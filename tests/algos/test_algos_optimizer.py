@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tiers import first_quick
 from torch import nn
 
-from accel_rl.agents import PolicyAgent, RolloutTensors
+from accel_rl.agents import RolloutTensors
 from accel_rl.algos import (
     A2CConfig,
     DQNConfig,
@@ -23,8 +23,6 @@ from accel_rl.algos import (
 )
 from accel_rl.algos.optimizer import Optimizer
 from accel_rl.envs import EnvSpec
-from accel_rl.ga3c.learner import GA3C, GA3CConfig, Samples
-from accel_rl.models import make_model
 from accel_rl.parallel import FlatParameters, Local, RMSProp
 from accel_rl.spaces import Leaf, discrete
 
@@ -119,6 +117,8 @@ def test_metrics_are_means_over_the_updates_of_a_call(algo: str, monkeypatch) ->
     for seed in range(batches):
         metrics = learner.update(make_batch(seed), progress=0.0)
     assert len(norms) > 1 or algo == "a2c"
+    assert set(metrics) == set(learner.metric_names)
+    assert not any(value.requires_grad or value.ndim for value in metrics.values())
     assert metrics["step_norm"].item() == pytest.approx(np.mean(norms), rel=1e-4)
     assert learner.update(make_batch(9), 0.0)["step_norm"] != metrics["step_norm"]
 
@@ -278,29 +278,6 @@ def test_metrics_are_means_over_the_steps_in_which_they_were_measured() -> None:
     assert found["gradient_norm"].item() == pytest.approx(3 * 2**0.5)
     assert "gradient_cosine" in found
     assert update.take_metrics() == {}
-
-
-@pytest.mark.parametrize("algo", first_quick(["categorical", "ga3c", *CONFIGS], 3))
-@pytest.mark.parametrize(
-    "options", [{}, {"log_norms": True, "gradient_cosine_interval": 1}], ids=["few", "all"]
-)
-def test_metric_names_are_those_of_the_metrics(algo: str, options: dict[str, Any]) -> None:
-    if algo == "ga3c":
-        model = make_model("mlp", Leaf((3,), np.dtype(np.float32)), 2)
-        config = GA3CConfig(**options)
-        sync = Local(FlatParameters(model), config.rule, None)
-        ga3c = GA3C(PolicyAgent(model), config, sync)
-        samples = Samples(torch.randn(5, 3), torch.zeros(5, dtype=torch.int64), torch.randn(5))
-        names, metrics = ga3c.metric_names, ga3c.update(samples, 0.0)
-    else:
-        categorical: Any = {"num_atoms": 5} if algo == "categorical" else {}
-        learner, _ = make(CONFIGS.get(algo, CONFIGS["dqn"])(**options, **categorical))
-        for seed in range(4):
-            metrics = learner.update(make_batch(seed), 0.0)
-        names = learner.metric_names
-    assert sorted(names) == sorted(metrics)
-    assert {value.shape for value in metrics.values()} == {()}
-    assert not any(value.requires_grad for value in metrics.values())
 
 
 def norms_of(learner: Any) -> Any:

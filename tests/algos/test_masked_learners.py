@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_rollouts import acted, learner_of, task_of
+from made_rollouts import acted, learner_of, made_rollout, task_of
 from torch import Tensor
 
 from accel_rl.agents import PolicyAgent, RolloutTensors
@@ -87,10 +87,10 @@ def batches(num: int, state_size: int = 0) -> list[RolloutTensors]:
         flags[0, 3, 0] = flags[1, 2, 1] = flags[1, 4, 3] = flags[2, 1, 2] = True
         state = torch.randn(T + 1, B, state_size, generator=g) if state_size else None
         made.append(
-            RolloutTensors(
-                observation=observation,
-                action=action,
-                reward=torch.randn(T, B, generator=g),
+            made_rollout(
+                observation,
+                action,
+                torch.randn(T, B, generator=g),
                 terminated=flags[0],
                 truncated=flags[1],
                 valid=~flags[2],
@@ -177,18 +177,3 @@ def test_recurrent_agent_draws_what_its_masked_softmax_says() -> None:
     )
     assert greedy.tolist() == probability.argmax(1).tolist()
     assert (plain.logits.argmax(1) != greedy).any()
-
-
-def largest_uniforms(num: int) -> Tensor:
-    """Above the sums of some softmaxes, as they are rounded."""
-    return torch.full((num,), 1 - 2**-53, dtype=torch.float64)
-
-
-def test_recurrent_agent_takes_no_forbidden_action_where_sums_are_rounded() -> None:
-    agent, _ = agents(is_recurrent=True)
-    mask = (torch.rand(1_000, A) < 0.5).to(torch.int8)
-    mask[:, 1], mask[:, -1] = 1, 0
-    observation: Any = {"observation": torch.randn(1_000, 3), "action_mask": mask}
-    state = torch.randn(1_000, agent.model.state_size)
-    action, _ = agent.act(observation, largest_uniforms(1_000), ALL, one_step(state, None))
-    assert mask.gather(1, action.unsqueeze(1)).all()

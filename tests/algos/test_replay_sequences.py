@@ -5,12 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from replay_worlds import CPU, B, T, World, slow_window
+from replay_worlds import CPU, B, T, World, everything, make_spec, slow_window
 from tiers import first_quick
 
 from accel_rl.agents import RolloutTensors
-from accel_rl.algos.replay import Priorities, ReplaySpec, SequenceReplay, SequenceSpec
-from accel_rl.spaces import Leaf, discrete
+from accel_rl.algos.replay import Priorities, SequenceReplay, SequenceSpec
 
 S = 2
 """numbers of a recurrent state"""
@@ -19,18 +18,8 @@ S = 2
 def make(
     stack: int = 1, n: int = 2, slots: int = 29, burn_in: int = 3, length: int = 4
 ) -> SequenceReplay:
-    spec = ReplaySpec(
-        size=slots * B,
-        num_envs=B,
-        horizon=T,
-        observation=Leaf((stack, 2) if stack > 1 else (2,), np.dtype(np.int32)),
-        action=discrete(5),
-        frame_stack=stack,
-        n_step=n,
-        gamma=0.9,
-        sequences=SequenceSpec(burn_in=burn_in, length=length, state_size=S),
-    )
-    return SequenceReplay(spec, CPU)
+    sequences = SequenceSpec(burn_in=burn_in, length=length, state_size=S)
+    return SequenceReplay(make_spec(stack, n, slots, sequences=sequences), CPU)
 
 
 def is_first(world: World, b: int, s: int) -> bool:
@@ -88,8 +77,7 @@ def test_every_sequence_at_every_cursor_equals_what_was_seen(
         if not starts:
             assert not replay.can_be_drawn
             continue
-        number = torch.arange(replay.low, replay.high).repeat_interleave(B)
-        env = torch.arange(B).repeat(replay.high - replay.low)
+        number, env = everything(replay)
         batch = replay.gather(number, env)
         N, C = len(number), batch.is_first.shape[1]
         rows: Any = batch.observation.view(R, C, -1)
@@ -151,8 +139,7 @@ def test_sequences_are_drawn_uniformly_and_by_priority_from_those_that_are_there
             number, env, _ = priorities.draw(50, g)
             assert replay.low <= int(number.min()) and int(number.max()) < replay.high
     assert replay.high - replay.low >= 8
-    every = torch.arange(replay.low, replay.high)
-    number, env = every.repeat_interleave(B), torch.arange(B).repeat(len(every))
+    number, env = everything(replay)
     weight = torch.arange(1.0, len(number) + 1)
     priorities.update(number, env, weight)
     drawn, of, probability = priorities.draw(20_000, g)
@@ -167,7 +154,7 @@ def test_sequences_are_drawn_uniformly_and_by_priority_from_those_that_are_there
         priorities.follow()
     leaves = priorities.get_state()["leaves"].view(replay.num_slots, B)
     for m in range(replay.high - replay.num_slots, replay.high):
-        expected = float(m >= replay.low) if m >= every[-1] + 1 or m < replay.low else None
+        expected = float(m >= replay.low) if m >= number[-1] + 1 or m < replay.low else None
         if expected is not None:
             assert (leaves[m % replay.num_slots] == expected).all()
 
@@ -192,8 +179,7 @@ def test_state_gives_the_same_sequences() -> None:
     found = []
     for each in (replay, other):
         each.append(batch)
-        every = torch.arange(each.low, each.high)
-        found.append(each.gather(every.repeat_interleave(B), torch.arange(B).repeat(len(every))))
+        found.append(each.gather(*everything(each)))
     pairs = [pair for pair in zip(*found, strict=True) if pair[0] is not None]
     assert all(torch.equal(*pair) for pair in pairs) and len(pairs) == 8 and world.finals
 

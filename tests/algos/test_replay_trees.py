@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from replay_worlds import everything
 from space_envs import PAIRS, MaskedEnv, SpaceEnv
 from tiers import first_quick
 from torch import Tensor
@@ -105,11 +106,6 @@ class Played:
                 return total, GAMMA ** (k + 1), step.final
         following = steps[s + n].observation if s + n < len(steps) else self.last[b]
         return total, GAMMA**n, following
-
-
-def everything(replay: Replay) -> tuple[Tensor, Tensor]:
-    step = torch.arange(replay.low, replay.high).repeat_interleave(B)
-    return step, torch.arange(B).repeat(replay.high - replay.low)
 
 
 def assert_row(space: Any, tensors: Any, i: int, value: NDArray[Any]) -> None:

@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Optional
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -17,7 +16,7 @@ from saved_runs import trained
 from accel_rl.algos import A2CConfig
 from accel_rl.envs import make_env_factory
 from accel_rl.ga3c.sampler import QueuedSampler
-from accel_rl.samplers import ParallelSampler, SamplerConfig, SamplerError, SerialSampler
+from accel_rl.samplers import ParallelSampler, SamplerConfig, SerialSampler
 from accel_rl.sweeps.plan import plan_runs
 from accel_rl.tools.policy import load_policy
 from accel_rl.vector import VectorEnv
@@ -167,34 +166,7 @@ def test_sampler_takes_an_environment_by_name_or_as_a_function_that_makes_it(mak
         assert sampler.config == replace(CONFIG, horizon=2)
 
 
-@pytest.mark.processes
-def test_number_of_agents_and_predictions_are_what_they_must_be() -> None:
-    def actions_alone(observation: Any, noise: Any) -> Any:
-        return np.zeros(len(noise), np.int64)
-
-    with make_queued() as sampler:
-        with pytest.raises(ValueError, match=r"num_agents is 2.5; it must be: integer"):
-            sampler.set_num_agents(2.5)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match=r"policy returned ndarray; .* return a Prediction"):
-            while True:
-                sampler.serve(actions_alone)
-    assert not sampler.is_running
-
-
 def test_policy_is_loaded_with_numbers_of_numpy(tmp_path) -> None:
     run_dir = trained(tmp_path / "run", "env=catch")
     policy = load_policy(run_dir, np.int64(40), greedy=np.bool_(True), seed=np.int64(1))  # type: ignore[arg-type]
     assert policy.env_spec.name == "catch"
-
-
-def test_reset_that_returns_the_observation_alone_is_told_so() -> None:
-    class Old(gymnasium.Env[Any, Any]):
-        observation_space = gymnasium.spaces.Box(-1, 1, (2,))
-        action_space = gymnasium.spaces.Discrete(2)
-
-        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
-            return np.zeros(2, np.float32)  # of length 2, as a pair is
-
-    message = r"environment 0 \(Old\) reset must return observation, info; it returned ndarray"
-    with pytest.raises(SamplerError, match=message):
-        SerialSampler(make_env_factory(Old), config=CONFIG).start()

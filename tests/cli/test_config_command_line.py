@@ -25,12 +25,11 @@ from accel_rl.cli.help import (
     train_help,
 )
 from accel_rl.cli.index import PATH, read_index
-from accel_rl.cli.parse import from_texts, make_config, override, parse_arguments, to_texts
+from accel_rl.cli.parse import from_texts, make_config, parse_arguments, to_texts
 from accel_rl.cli.suggest import resolve_key
 from accel_rl.options import Option, list_options
 from accel_rl.parallel import Team
 from accel_rl.presets import PRESETS
-from accel_rl.tools.play import PlayOptions
 
 
 def values_of(arguments: str, names: Iterable[str]) -> dict[str, Any]:
@@ -123,25 +122,16 @@ epsilon=1 | --help=all lists all
 
 learning_rate=1 | did you mean lr?
 ent_coef=1 | did you mean entropy_coefficient?
-vf_coef=1 | did you mean value_coefficient?
 total_timesteps=1 | did you mean total_steps?
-serial=true | did you mean num_workers?
 n_envs=1 | did you mean num_envs?
-num_steps=1 | did you mean horizon?
 algo=dqn n_steps=1 | did you mean n_step?
-lambda=1 | did you mean gae_lambda?
 algo=ppo clip=1 | did you mean clip_reward or clip_range or clip_schedule?
 algo=ppo batch_size=1 | did you mean minibatch_size?
-algo=dqn train_freq=1 | did you mean training_intensity?
 algo=dqn gradient_steps=1 | did you mean training_intensity?
-algo=dqn exploration_fraction=1 | did you mean epsilon_steps?
-algo=dqn exploration_final_eps=1 | did you mean epsilon_final?
 policy=MlpPolicy | did you mean model?
-algo=ppo batch=1 | did you mean minibatch_size?
 algo=dqn batch=1 | did you mean batch_size?
 algo=dqn epsilon=1 | did you mean epsilon_final or epsilon_steps or epsilon_per_env?
 sampler.workers=1 | did you mean sampler.num_workers?
-entropy_coef=1 | did you mean entropy_coefficient?
 sampler.num_env=5 | did you mean sampler.num_envs?
 algo=dqn ent_coef=1 | --help=all lists all
 """
@@ -215,14 +205,6 @@ algo=dqn memory=lstm burn_in=-1 | burn_in is -1; at least 0
 def test_wrong_argument_is_refused_with_the_way_out(arguments: str, said: str) -> None:
     with pytest.raises(ValueError, match=words(said)):
         parse_arguments(arguments.split())
-
-
-@pytest.mark.parametrize("argument", ["seed=two", "cpus=0..3", "cpus=a,b", "lr=[1"])
-def test_a_sweep_is_mentioned_where_several_values_were_meant_alone(argument: str) -> None:
-    with pytest.raises(ValueError, match=r"it must be: (?!.*sweep)"):
-        parse_arguments([argument])
-    with pytest.raises(ValueError, match=r"it must be: integer$"):
-        override(PlayOptions(), {"seed": "0..2"})
 
 
 def test_short_key_of_two_options_is_refused_with_both() -> None:

@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 from refusals import rows, words
 from saved_runs import trained
 
@@ -76,11 +75,6 @@ def test_all_that_a_file_says_counts_as_given(run: str, given: str, same_as: str
     assert found == parse_arguments(same_as.split())
 
 
-def test_preset_scales_what_a_file_leaves_open(tmp_path) -> None:
-    config = parse_arguments([written(tmp_path, "algo: ppo\nsampler: {num_envs: 64}")])
-    assert config == parse_arguments(["algo=ppo", "num_envs=64"])
-
-
 def test_keys_of_a_file_may_be_short_dotted_or_in_groups(tmp_path) -> None:
     text = "algo: ppo\nlr: 2e-3\ntotal_steps: 3e6\natari.frame_skip: 2\nsampler: {num_envs: 16}\n"
     config = parse_arguments([written(tmp_path, text + "cpus: [0]\nrun_dir: old\n"), "seed=1"])
@@ -97,11 +91,6 @@ def test_number_with_a_zero_before_is_what_the_command_line_takes_it_for(tmp_pat
     file = tmp_path / "options.yaml"
     file.write_text("algo: ppo\nenv: catch\nseed: 010  # 8 in YAML 1.1\n")
     assert parse_arguments([f"config={file}"]).seed == parse_arguments(["seed=010"]).seed == 10
-
-
-def test_algo_beside_a_file_without_one_is_the_preset(tmp_path) -> None:
-    config = parse_arguments([written(tmp_path, "learner: {epochs: 3}"), "algo=ppo"])
-    assert config == parse_arguments(["algo=ppo", "epochs=3"])
 
 
 # Text of the file, with ; for the end of a line; what follows the file's name in the message.
@@ -236,23 +225,6 @@ def test_sweep_whose_file_is_not_as_it_was_does_not_go_on(tmp_path) -> None:
         change()
         with pytest.raises(ValueError, match=words(f"{copy} options of all runs, is not as it")):
             read_plan(copy.parent)
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(300)
-def test_sweep_goes_on_with_the_file_as_it_was(tmp_path) -> None:
-    folder = tmp_path / "sweep"
-    short = (
-        "env: catch\nnum_workers: 0\ntotal_steps: 160\nlog_interval: 80\ndecorrelation_steps: 0\n"
-    )
-    file = written(tmp_path, short + "run_dir: elsewhere\n")
-    assert main(["sweep", file, "seed=0..1", f"sweep_dir={folder}"]) == 0
-    written(tmp_path, "env: CartPole-v1\n")
-    assert [run.name for run in read_plan(folder)] == ["catch-a2c-0", "catch-a2c-1"]
-    assert main(["sweep", f"resume={folder}"]) == 0
-    for seed in (0, 1):
-        tree = OmegaConf.load(folder / "runs" / f"catch-a2c-{seed}" / "config.yaml")
-        assert (tree.total_steps, tree.seed, tree.sampler.num_workers) == (160, seed, 0)
 
 
 def test_home_directory_may_be_a_tilde_also_where_the_shell_leaves_it(

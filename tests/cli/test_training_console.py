@@ -62,15 +62,6 @@ def test_other_failures_of_printing_are_told(monkeypatch) -> None:
         LastingConsole(file=io.StringIO()).print("a line")
 
 
-def test_console_that_is_read_prints_as_usual() -> None:
-    texts = []
-    for kind in (Console, LastingConsole):
-        file = io.StringIO()
-        kind(file=file, width=40).print("[bold]score[/] 3")
-        texts.append(file.getvalue())
-    assert texts[0] == texts[1] == "score 3\n"
-
-
 RUN = (
     "train",
     "env=catch",

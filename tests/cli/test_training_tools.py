@@ -58,17 +58,6 @@ def test_play_prints_the_score_and_the_end_and_says_where_the_film_is(
     assert capsys.readouterr().out == f"score 3.5 after 1,234 steps, {end}\nwritten: a.mp4\n"
 
 
-def test_plot_prints_a_table_and_says_where_the_picture_is(
-    run_dir, tmp_path, capsys, monkeypatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["plot", str(run_dir), "x=frames"]) == 0
-    printed = capsys.readouterr().out
-    assert "catch, a2c" in printed
-    assert "written: learning_curves.png" in printed
-    assert (tmp_path / "learning_curves.png").exists()
-
-
 def test_plot_says_which_runs_of_the_same_seed_are_left_out(
     run_dir, tmp_path, capsys, monkeypatch
 ) -> None:
@@ -78,12 +67,6 @@ def test_plot_says_which_runs_of_the_same_seed_are_left_out(
     err = capsys.readouterr().err
     assert err.startswith("left out, since newer runs have the same options and seed: ")
     assert err.count(",") == 2
-
-
-def test_plot_of_measurements_says_where_the_picture_is(capsys, monkeypatch) -> None:
-    monkeypatch.setattr("accel_rl.cli.tools.plot", lambda *_: ([], []))
-    assert main(["plot", "run", "what=norms"]) == 0
-    assert capsys.readouterr().out == "written: norms.png\n"
 
 
 BAD = """
@@ -110,19 +93,6 @@ def test_bad_input_gives_one_message_and_exit_code_1(
     err = capsys.readouterr().err
     assert re.match(words(f"error: {said}"), err)
     assert err.count("\n") == 1
-
-
-def test_file_that_cannot_be_written_gives_one_message(
-    run_dir, tmp_path, capsys, monkeypatch
-) -> None:
-    out = tmp_path / "scores.json"
-    monkeypatch.setattr("secrets.token_hex", lambda _: "0")
-    (tmp_path / ".scores.json.0.part").mkdir()  # in the way of the temporary file
-    options = ["num_steps=20", "num_envs=2", "num_workers=0", f"out={out}"]
-    assert main(["evaluate", str(run_dir), *options]) == 1
-    err = capsys.readouterr().err
-    assert err.startswith("error: ")
-    assert str(out) in err
 
 
 def test_interrupted_tool_gives_the_exit_code_of_the_signal(run_dir, monkeypatch, capsys) -> None:
@@ -159,15 +129,6 @@ def test_directory_or_one_that_may_not_be_written_to_is_no_output(tmp_path, monk
     monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)  # root may everywhere
     with pytest.raises(ValueError, match=r"may not be written to; choose another"):
         check_output(tmp_path / "b.png", (".png",), overwrite=False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("step", "said"), [(4, ("steps", "50%")), (9, ("the last games", "100%"))])
-def test_progress_in_a_terminal_is_a_bar_that_goes_away(step: int, said: tuple[str, str]) -> None:
-    console = Console(force_terminal=True, width=80, color_system=None)
-    with console.capture() as capture, show_progress(console, "steps", 8) as show:
-        show(step)
-    assert all(each in capture.get() for each in said)
 
 
 def test_progress_elsewhere_is_a_line_now_and_then(monkeypatch) -> None:

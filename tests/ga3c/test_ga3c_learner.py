@@ -133,13 +133,6 @@ def test_vtrace_of_segments_equals_sums_of_products(clips: tuple[float, float]) 
     np.testing.assert_allclose(torch.stack(found, 1).numpy(), expected, rtol=1e-10, atol=1e-12)
 
 
-def test_vtrace_of_samples_of_the_same_policy_leaves_segments_as_they_are() -> None:
-    samples, value = segment_samples(0.99), torch.from_numpy(np.concatenate(make_segments()[2]))
-    found = segment_vtrace(samples, value, torch.ones_like(value), 1.0, 1.0)
-    expected = samples.return_, samples.return_ - value
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-
-
 def make_learner(config: GA3CConfig) -> tuple[GA3C, Any, Local]:
     torch.manual_seed(0)
     model = make_model("mlp", Leaf((4,), np.dtype(np.float32)), 3)

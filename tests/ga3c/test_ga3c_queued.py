@@ -127,21 +127,6 @@ def test_every_step_is_in_one_segment_while_agents_come_and_go(numbers, envs_per
     assert 0 <= steps - sum(map(len, segments)) <= envs_per_agent * (T - 1)
 
 
-@SLOW
-def test_number_of_agents_is_the_last_that_was_set_however_quickly():
-    """Those on their way out are not counted again, and free places are taken."""
-    with make_sampler(COUNTING, 4, max_prediction_batch=2) as sampler:
-        with predictors(sampler) as errors:
-            for number in (2, 3, 1, 4, 2, 1, 4, 3):
-                sampler.set_num_agents(number)
-            while sampler.num_agents != 3 and not errors:
-                time.sleep(0.01)
-            until = sampler.steps + 300
-            while sampler.steps < until and not errors:
-                time.sleep(0.01)
-            assert not errors and sampler.num_agents == 3
-
-
 def test_agents_on_their_way_out_are_not_counted_again():
     with make_sampler(COUNTING, 2) as sampler:
         serve_until(sampler, 50)

@@ -187,16 +187,6 @@ def test_step_that_resets_is_in_no_segment():
         assert [return_ for _, _, return_, _ in each] == pytest.approx(returns)
 
 
-def test_segments_are_copies():
-    play = Play(["......t"], horizon=3)
-    for version in range(4):
-        play.serve(np.array([0]), np.zeros(1), version)
-    before = as_tuples(play.segments[0][0])
-    for version in range(4, 20):
-        play.serve(np.array([0]), np.zeros(1), version)
-    assert as_tuples(play.segments[0][0]) == before
-
-
 def test_segment_of_one_who_leaves_ends_there_with_the_value_of_what_it_saw():
     play = Play(["........t", "........t"], horizon=5)
     for version in range(3):

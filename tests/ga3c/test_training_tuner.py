@@ -1,14 +1,11 @@
 """GA3C's dynamic adjustment: climbs noisy surfaces, and measures its baseline where it stands."""
 
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tiers import slow
 
-from accel_rl.ga3c.report import draw_tuner
 from accel_rl.ga3c.tuner import Tuner
 
 Counts = tuple[int, ...]
@@ -123,22 +120,3 @@ def test_counts_without_room_stay() -> None:
     tuner = Tuner([2, 3], [2, 3], [2, 3], np.random.default_rng(0))
     assert tuner.after_window(1.0) and tuner.after_window(0.0)
     assert tuner.counts == (2, 3)
-
-
-@pytest.mark.parametrize("num_windows", [0, slow(30)])
-def test_picture_of_the_tuner_is_a_whole_png(num_windows: int, tmp_path: Path) -> None:
-    names = ("num_predictors", "num_trainers", "num_agents", "trainings_per_second")
-    rows = [
-        {
-            "seconds": 60.0 * (k + 1),
-            "is_kept": float(k % 3 == 0),
-            **dict.fromkeys(names, k % 5 + 1.0),
-        }
-        for k in range(num_windows)
-    ]
-    path = tmp_path / "tuner.png"
-    draw_tuner(path, rows, "pong, ga3c, seed 0")
-    data = path.read_bytes()
-    assert data.startswith(b"\x89PNG")
-    assert data.endswith(b"IEND\xaeB`\x82")
-    assert [each.name for each in tmp_path.iterdir()] == ["tuner.png"]

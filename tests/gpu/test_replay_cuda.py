@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_rollouts import learner_of
+from made_rollouts import learner_of, made_rollout
+from replay_worlds import everything
 
 from accel_rl.agents import RolloutTensors
 from accel_rl.algos import DQN, DQNConfig, LearnerSpec, NetworkSpec
@@ -63,14 +64,12 @@ def batches(num: int) -> Iterator[RolloutTensors]:
         last = {name: rows[T] for name, rows in observation.items()}
         truncated = torch.zeros(T, B, dtype=torch.bool)
         truncated[2, 1] = True
-        yield RolloutTensors(
-            observation=observation,  # type: ignore[arg-type]
-            action=torch.randint(0, 4, (T, B), generator=g),
-            reward=torch.randn(T, B, generator=g),
-            terminated=torch.zeros(T, B, dtype=torch.bool),
+        yield made_rollout(
+            observation,
+            torch.randint(0, 4, (T, B), generator=g),
+            torch.randn(T, B, generator=g),
             truncated=truncated,
-            valid=torch.ones(T, B, dtype=torch.bool),
-            final_observation=observations(1),  # type: ignore[arg-type]
+            final_observation=observations(1),
             final_step=torch.tensor([2]),
             final_env=torch.tensor([1]),
         )
@@ -82,8 +81,7 @@ def test_masked_dicts_are_kept_on_the_gpu_as_on_the_host() -> None:
         metrics = learner.update(batch.map(lambda each: each.to(CUDA)), 0.0)
         assert metrics.keys() == host.update(batch, 0.0).keys()
     assert all(torch.isfinite(each) for each in metrics.values())
-    step = torch.arange(host.replay.low, host.replay.high).repeat_interleave(B)
-    at = step, torch.arange(B).repeat(host.replay.high - host.replay.low)
+    at = everything(host.replay)
     kept = host.replay.gather(*at)
     found = learner.replay.gather(*(each.to(learner.replay.device) for each in at))
     for ours, theirs in zip(found, kept, strict=True):
@@ -106,17 +104,8 @@ def test_frames_behind_the_first_two_gigabytes_are_kept_and_found() -> None:
     g = torch.Generator().manual_seed(0)
     frames = torch.randint(0, 256, (4 * T + 1, B, 1, 84, 84), dtype=torch.uint8, generator=g)
     for t in range(0, 4 * T, T):  # the last ones are at the beginning again
-        batch = RolloutTensors(
-            observation=frames[t : t + T + 1],
-            action=torch.zeros(T, B, dtype=torch.int64),
-            reward=torch.zeros(T, B),
-            terminated=torch.zeros(T, B, dtype=torch.bool),
-            truncated=torch.zeros(T, B, dtype=torch.bool),
-            valid=torch.ones(T, B, dtype=torch.bool),
-            final_observation=frames[0, :0],
-            final_step=torch.zeros(0, dtype=torch.int64),
-            final_env=torch.zeros(0, dtype=torch.int64),
-        )
+        nothing = torch.zeros(T, B, dtype=torch.int64)
+        batch = made_rollout(frames[t : t + T + 1], nothing, nothing.float())
         host = batch.flags._replace(follows=True)
         replay.append(batch.map(lambda field: field.to(CUDA))._replace(host=host))
     step = torch.arange(4 * T - 1).repeat_interleave(B)

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -111,11 +110,6 @@ def exits() -> None:
     sys.exit(0)  # here
 
 
-@fault("unplaced", "exit status 0 and without a report: an environment ended the process")
-def exits_at_once() -> None:
-    os._exit(0)
-
-
 @fault("worker", r"signal 11 \(Segmentation fault\)")
 def segfaults() -> None:
     ctypes.string_at(0)  # here
@@ -153,17 +147,6 @@ def asks() -> None:
 
 
 @fault("allowed")
-def prints() -> None:
-    print("chatter " * 1_000)
-    os.write(1, b"raw chatter\n")
-
-
-@fault("allowed")
-def starts_thread() -> None:
-    threading.Thread(target=time.sleep, args=(600,)).start()
-
-
-@fault("allowed")
 def starts_program() -> None:
     _note(subprocess.Popen(["sleep", "600"]))
 
@@ -172,11 +155,6 @@ def starts_program() -> None:
 def starts_session_and_raises() -> None:
     _note(subprocess.Popen(["sleep", "600"], start_new_session=True))
     raise RuntimeError("the simulator broke")  # here
-
-
-@fault("allowed")
-def changes_directory() -> None:
-    os.chdir("/")
 
 
 @fault("allowed")

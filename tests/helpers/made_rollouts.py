@@ -29,8 +29,8 @@ def learner_of(config: Any, agent: Any, task: LearnerSpec) -> Any:
 
 def made_rollout(observation: Any, action: Any, reward: Tensor, **more: Any) -> RolloutTensors:
     """Nothing ends in it and all is valid, unless ``more`` says otherwise."""
-    none = torch.zeros(0, dtype=torch.int64)
-    flag = torch.zeros(reward.shape, dtype=torch.bool)
+    none = torch.zeros(0, dtype=torch.int64, device=reward.device)
+    flag = torch.zeros_like(reward, dtype=torch.bool)
     fields = {
         "terminated": flag,
         "truncated": flag.clone(),

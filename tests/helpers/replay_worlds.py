@@ -103,8 +103,8 @@ class World:
         return [[number, -number] for number in blanks + self.history[b]]
 
 
-def make(stack: int = 3, n: int = 1, slots: int = 17, **options: Any) -> Replay:
-    spec = ReplaySpec(
+def make_spec(stack: int = 3, n: int = 1, slots: int = 17, **options: Any) -> ReplaySpec:
+    return ReplaySpec(
         size=slots * B,
         num_envs=B,
         horizon=T,
@@ -115,12 +115,17 @@ def make(stack: int = 3, n: int = 1, slots: int = 17, **options: Any) -> Replay:
         gamma=0.9,
         **options,
     )
-    return Replay(spec, CPU)
+
+
+def make(stack: int = 3, n: int = 1, slots: int = 17) -> Replay:
+    return Replay(make_spec(stack, n, slots), CPU)
 
 
 def everything(replay: Replay) -> tuple[torch.Tensor, torch.Tensor]:
-    step = torch.arange(replay.low, replay.high).repeat_interleave(B)
-    return step, torch.arange(B).repeat(replay.high - replay.low)
+    """What may be drawn: steps, or numbers of sequences, and their environments."""
+    num_envs = replay.spec.num_envs
+    step = torch.arange(replay.low, replay.high).repeat_interleave(num_envs)
+    return step, torch.arange(num_envs).repeat(replay.high - replay.low)
 
 
 def slow_window(

@@ -10,7 +10,7 @@ from torch import Tensor
 from toy_envs import ToyEnv
 
 from accel_rl import models
-from accel_rl.agents import QAgent, RecurrentStates, epsilon_greedy
+from accel_rl.agents import QAgent, epsilon_greedy
 from accel_rl.models import MemorySpec, QHead, RecurrentModel, Sequences, one_step
 from accel_rl.samplers import ActionServer, SerialSampler
 from accel_rl.spaces import Leaf
@@ -85,17 +85,6 @@ def test_values_are_those_of_each_environment_unrolled_alone(
         torch.testing.assert_close(
             found.view(T, B, 4, num_atoms)[:, b], expected, rtol=1e-4, atol=1e-5
         )
-
-
-def test_image_network_has_the_convolutions_and_hidden_layers_of_the_other() -> None:
-    plain = models.make_model("a3c", SHAPES["a3c"], QHead(4, 1, True))
-    model = make_model("a3c", is_dueling=True)
-    (memory_input,) = (p for n, p in model.named_parameters() if n == "memory.input.weight")
-    num_features = plain.heads.advantage.hidden.weight.shape[1]  # type: ignore[union-attr]
-    assert memory_input.shape == (4 * 256, num_features) and model.state_size == 2 * 256
-    convs = [p.shape for n, p in plain.named_parameters() if "convs" in n]
-    assert [p.shape for n, p in model.named_parameters() if "convs" in n] == convs
-    assert model.heads.value.output.weight.shape == (1, 256)
 
 
 def test_gradient_of_two_streams_is_scaled_where_they_meet_the_memory() -> None:
@@ -197,27 +186,3 @@ def test_agents_of_evaluations_have_their_own_epsilon_and_the_same_network() -> 
     assert other.epsilon.item() == 0.25 and agent.epsilon.item() == 1.0
     other.follow(agent)
     assert other.epsilon is agent.epsilon
-
-
-def test_states_are_kept_for_each_environment_by_column() -> None:
-    agent = make_agent([0.0, 0.0, 1.0])
-    states = RecurrentStates(agent, 1, 3, CPU)
-    observation, noise = torch.ones(3, 3, dtype=torch.int64), torch.zeros(3, dtype=torch.float64)
-    never = torch.zeros(3, dtype=torch.bool)
-    states.act(observation[:2], noise[:2], 0, slice(0, 2), never[:2])
-    action = states.act(observation[2:], noise[2:], 0, slice(2, 3), never[2:])
-    assert int(action) == 0  # the third environment's epsilon: noise 0 is its first action
-    state = states.get_state()
-    assert state.any(1).all()
-    torch.testing.assert_close(state[0], state[2])
-
-
-def test_memory_is_of_use_to_nobody_who_loses_it() -> None:
-    """Values of the same observation differ by what came before, so that these tests can fail."""
-    model = make_model()
-    rows = torch.randint(3, (5, 3), generator=torch.Generator().manual_seed(0))
-    state = torch.zeros(1, model.state_size)
-    first = Sequences(state, torch.zeros(5, 1, dtype=torch.bool))
-    again = Sequences(state, torch.ones(5, 1, dtype=torch.bool))
-    kept, lost = model(rows, first)[0], model(rows, again)[0]
-    assert torch.allclose(kept[0], lost[0]) and not torch.allclose(kept[1:], lost[1:], atol=1e-3)

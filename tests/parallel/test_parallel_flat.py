@@ -33,17 +33,6 @@ def test_parameters_become_views_with_the_same_values_and_strides() -> None:
     assert all((p == 0).all() for p in model.parameters())
 
 
-def test_views_do_not_overlap() -> None:
-    model = make_image_model()
-    flat = FlatParameters(model)
-    flat.parameter.zero_()
-    for number, p in enumerate(model.parameters(), start=1):
-        p.data.fill_(number)
-    for number, p in enumerate(model.parameters(), start=1):
-        assert (p == number).all()
-    assert int((flat.parameter != 0).sum()) == sum(p.numel() for p in model.parameters())
-
-
 def test_flat_gradient_is_the_gradient_of_an_ordinary_model() -> None:
     model, ordinary = make_image_model(), make_image_model()
     flat = FlatParameters(model)

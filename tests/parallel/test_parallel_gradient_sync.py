@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from accel_rl.parallel import FlatParameters, Local, ParameterRule, RMSProp, create_store
-from accel_rl.parallel.gradient_sync import clip_gradient_
 
 pytestmark = pytest.mark.numeric
 
@@ -18,30 +17,6 @@ RULE = RMSProp(decay=0.9, eps=1e-6, initial=0.0)
 def make_sync(max_gradient_norm: float | None = None, rule: RMSProp = RULE) -> Local:
     torch.manual_seed(0)
     return Local(FlatParameters(nn.Linear(3, 2)), rule, max_gradient_norm)
-
-
-@pytest.mark.parametrize(
-    ("max_norm", "expected"),
-    [
-        # norm of (3, 4) is 5: multiplier 0.5 / 5
-        (0.5, (0.3, 0.4)),
-        # below the limit
-        (10.0, (3.0, 4.0)),
-        (None, (3.0, 4.0)),
-    ],
-    ids=["above", "below", "none"],
-)
-def test_clip_scales_to_the_limit_and_returns_the_norm_before(max_norm, expected) -> None:
-    gradient = torch.tensor([3.0, 4.0])
-    norm = clip_gradient_(gradient, max_norm)
-    assert norm.item() == pytest.approx(5.0)
-    assert gradient.tolist() == pytest.approx(expected, rel=1e-6)
-
-
-def test_clip_of_zero_gradient_leaves_zero() -> None:
-    gradient = torch.zeros(3)
-    assert clip_gradient_(gradient, 0.5).item() == 0
-    assert gradient.tolist() == [0, 0, 0]
 
 
 def test_step_applies_the_rule_to_the_clipped_gradient() -> None:

@@ -178,14 +178,6 @@ def test_state_of_adam_loaded_gives_the_same_next_steps(store: ParameterStore) -
     np.testing.assert_allclose(values(sync), values(local), rtol=1e-10)
 
 
-def test_gradient_is_clipped_before_it_is_summed(store: ParameterStore) -> None:
-    sync, local = MultiStepAdam(zeros(), store, RULE, 0.5, 2), Local(zeros(), RULE, 0.5)
-    for gradient in np.random.default_rng(4).normal(size=(2, SIZE)):
-        step(sync, gradient)
-        step(local, gradient)
-    np.testing.assert_allclose(values(sync), values(local), rtol=1e-10)
-
-
 def test_period_below_one_is_refused(store: ParameterStore) -> None:
     with pytest.raises(ValueError, match="sync_period is 0; it must be at least 1"):
         MultiStepAdam(zeros(), store, RULE, None, 0)

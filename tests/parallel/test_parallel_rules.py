@@ -37,20 +37,6 @@ def test_rmsprop_over_many_steps_equals_slow_version(initial: float) -> None:
     np.testing.assert_allclose(state["mean_square"].numpy(), squares, rtol=1e-12)
 
 
-def test_rmsprop_on_slices_equals_whole_vector() -> None:
-    torch.manual_seed(0)
-    gradient = torch.randn(100)
-    whole, sliced = torch.ones(100), torch.ones(100)
-    rule = RMSProp(decay=0.99, eps=1e-5, initial=1.0)
-    state, sliced_state = rule.make_state(whole), rule.make_state(sliced)
-    for _ in range(3):
-        rule.step_(whole, gradient, state, 0.1)
-        for chunk in (slice(70, 100), slice(0, 33), slice(33, 70)):
-            slices = {name: tensor[chunk] for name, tensor in sliced_state.items()}
-            rule.step_(sliced[chunk], gradient[chunk], slices, 0.1)
-    torch.testing.assert_close(sliced, whole, rtol=1e-6, atol=0)
-
-
 def test_adam_first_step_equals_hand_computed() -> None:
     # mean = 0.1 * 0.2 = 0.02; mean_square = 0.001 * 0.04 = 4e-5, its root 0.00632456
     # rate = 0.1 * sqrt(0.001) / 0.1 = 0.0316228; 1 - rate * 0.02 / (0.00632456 + 0.01) = 0.9612575

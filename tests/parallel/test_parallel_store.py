@@ -113,14 +113,6 @@ def wide(size: int) -> FlatParameters:
     return FlatParameters(linear)
 
 
-def test_gradient_is_clipped_as_a_whole_before_the_chunks() -> None:
-    with contextlib.closing(create_store(zeros(64), Sum(), 4)) as store:
-        sync = StoreSync(zeros(64), store, Sum(), 2.0)
-        sync.parameters.gradient[:] = 1.0  # norm 8
-        assert sync.step(lr=0.0).item() == 8
-        torch.testing.assert_close(sync.parameters.parameter, torch.full((64,), 0.25))
-
-
 def test_pull_takes_what_others_pushed() -> None:
     with contextlib.closing(create_store(zeros(64), Sum())) as store:
         one, other = (StoreSync(zeros(64), store, Sum(), None) for _ in range(2))

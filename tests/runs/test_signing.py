@@ -59,15 +59,6 @@ def test_user_key_on_a_file_system_without_hard_links_is_made_once(
     assert os.listdir(key_path().parent) == ["key"]
 
 
-def test_user_key_on_a_system_without_users_and_these_flags_is_made_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "getuid"):  # Windows lacks these
-        monkeypatch.delattr(os, name)
-    key = user_key()
-    assert key is not None and user_key() == key
-
-
 def test_user_key_without_a_state_folder_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,16 +7,14 @@ import numpy as np
 import pytest
 import torch
 from refusals import rows, words
-from saved_runs import SMALL_DQN, Pay, prefer_action, trained
+from saved_runs import Pay, prefer_action, trained
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
-from accel_rl.envs import make_env_factory
 from accel_rl.runs.checkpoint import save_checkpoint
 from accel_rl.runs.directory import write_config
 from accel_rl.runs.saved import find_checkpoint, read_config
-from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
-from accel_rl.tools.policy import load_agent, load_policy
+from accel_rl.tools.policy import load_policy
 from accel_rl.vector import VectorEnv
 
 
@@ -116,27 +114,6 @@ def test_policy_draws_its_actions_by_its_seed(pay) -> None:
     assert not np.array_equal(drawn, a(observations(300)))
     counts = np.bincount(drawn, minlength=3)  # probabilities 0.27, 0.45, 0.27
     assert counts.min() > 50 and counts.argmax() == 1
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-@pytest.mark.parametrize("algo", [["algo=a2c"], SMALL_DQN], ids=["a2c", "dqn"])
-def test_policy_in_a_sampler_gives_the_rollout_of_the_agent(algo: list[str], tmp_path) -> None:
-    run_dir = trained(tmp_path / "run", *algo, "env=catch")
-    config = SamplerConfig(num_envs=4, horizon=20, num_groups=2)
-    factory = make_env_factory("catch")
-    actions = []
-    policy = load_policy(run_dir)
-    for kind in (SerialSampler, ParallelSampler):
-        with kind(factory, config=config, seed=3) as sampler:
-            actions.append(sampler.collect(policy).action.copy())
-    cpu = torch.device("cpu")
-    path = find_checkpoint(run_dir)
-    with SerialSampler(factory, config=config, seed=3) as sampler:
-        agent, _ = load_agent(path, read_config(run_dir), sampler.env_spec, cpu)
-        with ActionServer(agent, sampler, cpu) as server:
-            actions.append(sampler.collect(server).action.copy())
-    assert np.array_equal(actions[0], actions[2]) and np.array_equal(actions[1], actions[2])
 
 
 @pytest.mark.processes

@@ -247,14 +247,6 @@ def test_values_from_the_environment_are_refused_and_shown_to_nobody(
     assert (here / "run" / name).read_text() == texts[name]
 
 
-def test_escape_sequences_are_printed_plainly(here, capsys) -> None:
-    run_dir = trained(here / "run", "env=catch")
-    edit(run_dir / "config.yaml", "env: catch", 'env: "\\e]0;title\\a"')
-    assert main(COMMANDS["evaluate"]) == 1
-    said = capsys.readouterr().err
-    assert r"\x1b]0;title\x07" in said and "\x1b" not in said
-
-
 def test_log_of_a_run_holds_no_escape_sequences(tmp_path) -> None:
     with log_to(tmp_path / "train.log"):
         logging.getLogger("accel_rl").info("\x1b]0;title\a\nnext")

@@ -133,20 +133,3 @@ def test_agents_take_only_actions_that_the_mask_allows(name, reset_policy, monke
         with ActionServer(agent, sampler, CPU) as server:
             evaluate(sampler, server, num_steps=80, max_episode_steps=8)
     assert MaskedEnv.illegal == 0
-
-
-def test_masked_distribution_is_the_softmax_of_what_is_allowed() -> None:
-    agent = PolicyAgent(Scores())
-    mask = torch.tensor([[1, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 0]], dtype=torch.bool)
-    observation: Any = {"observation": torch.zeros(2, 3), "action_mask": mask}
-    logits = agent.evaluate(observation).logits
-    probabilities = logits.softmax(1)
-    expected = np.exp([0.0, 2.0, 3.0]) / np.exp([0.0, 2.0, 3.0]).sum()
-    assert np.allclose(probabilities[0, [0, 2, 3]].detach().numpy(), expected)
-    assert probabilities[~mask].max() == 0 and probabilities[1, 4] == 1
-    entropy = -(probabilities * logits.log_softmax(1)).sum(1)
-    entropy.sum().backward()
-    assert torch.isfinite(agent.model.scores.grad).all()
-    for noise in (0.0, 1 - 2**-53):
-        actions = agent.act(observation, torch.full((2,), noise, dtype=torch.float64), slice(2))
-        assert actions.tolist() == [0 if noise == 0 else 3, 4]

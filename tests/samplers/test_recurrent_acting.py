@@ -7,10 +7,9 @@ from recurrent_play import CPU, B, Policy, T, collect, config, make_agent
 from tiers import PROCESSES, slow
 from toy_envs import ToyEnv
 
-from accel_rl.agents import PolicyAgent, RecurrentStates
-from accel_rl.models import Sequences, make_model, one_step
+from accel_rl.agents import RecurrentStates
+from accel_rl.models import Sequences, one_step
 from accel_rl.samplers import ActionServer, ParallelSampler, SerialSampler
-from accel_rl.spaces import Leaf
 from accel_rl.tools.policy import SavedPolicy
 
 
@@ -145,16 +144,6 @@ def test_episodes_begin_behind_ends_and_behind_rows_without_a_step() -> None:
     sequences = batch.sequences(slice(0, T))
     assert sequences is not None
     assert sequences.is_first.nonzero().tolist() == [[1, 0], [2, 1], [3, 2]]
-
-
-def test_feed_forward_agent_has_no_state() -> None:
-    agent = PolicyAgent(make_model("mlp", Leaf((3,), np.dtype(np.int64)), 4))
-    with SerialSampler(ToyEnv, config=config(), seed=1) as sampler:
-        server = ActionServer(agent, sampler, CPU)
-        sampler.collect(server)
-        batch = server.finish()
-        assert server.get_state() is None
-    assert batch.recurrent_state is None and batch.sequences(slice(0, T)) is None
 
 
 def test_states_of_more_environments_go_on_from_those_of_fewer() -> None:

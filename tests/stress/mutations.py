@@ -305,7 +305,7 @@ dueling_no_mean models/q_value.py algos/test_algos_dqn.py
 dueling_gradient_unscaled models/q_value.py algos/test_algos_dqn.py
 - x = x * DUELING_GRADIENT_SCALE + x.detach() * (1 - DUELING_GRADIENT_SCALE)
 + pass
-clip_scales_up parallel/gradient_sync.py parallel/test_parallel_gradient_sync.py
+clip_scales_up parallel/gradient_sync.py algos/test_preset_sources.py
 - norm.clamp(max=max_norm) /
 + max_norm /
 adam_bias_not_corrected parallel/rules.py parallel/test_parallel_rules.py

@@ -205,17 +205,6 @@ def test_time_left_is_that_of_all_runs_at_the_speed_of_those_that_run(tmp_path) 
     assert seconds_left(jobs, {"catch-a2c-1": beyond}) == pytest.approx(1040 / 10)
 
 
-def test_line_about_a_run_without_a_row_yet_says_so(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(display, "LINE_SECONDS", 0.0)
-    console = Console(width=100, force_terminal=False)
-    jobs = running(tmp_path)
-    (jobs[1].run_dir / "metrics.csv").unlink()
-    with console.capture() as capture:
-        SweepDisplay(console, jobs).look()
-    line = "catch-a2c-1: 0%, 0 steps, steps/s none yet, score none yet, sweep left unknown\n"
-    assert capture.get() == line
-
-
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_progress_tells_what_is_done_and_how_the_others_stand(
     is_terminal: bool, tmp_path, monkeypatch

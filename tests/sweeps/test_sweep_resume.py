@@ -111,17 +111,6 @@ def test_last_attempt_is_the_one_that_counts(run_dir: Path, tmp_path) -> None:
     assert arguments_of(again)[0] == f"resume={run_dir}+2"
 
 
-@pytest.mark.processes
-@pytest.mark.slow
-def test_sweep_says_where_a_run_begins_again(run_dir: Path, tmp_path, capsys) -> None:
-    plan(tmp_path)
-    assert main(["sweep", f"resume={tmp_path}", "total_steps=320"]) == 0
-    out = capsys.readouterr().out
-    assert f"from the beginning in {run_dir}+2: {run_dir} has no checkpoint" in out
-    assert (run_dir / "NOTES.txt").exists()
-    assert "320" in (tmp_path / "results.csv").read_text()
-
-
 def test_directory_that_is_empty_is_used(tmp_path) -> None:
     (job,) = plan(tmp_path)
     job.run_dir.mkdir(parents=True)

@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 from refusals import words
 from rich.console import Console
-from saved_runs import SMALL_DQN, prefer_action, quiet, trained
+from saved_runs import prefer_action, quiet, trained
 
 from accel_rl.__main__ import main
 from accel_rl.envs.atari_games import atari_games
 from accel_rl.runs.checkpoint import list_checkpoints
-from accel_rl.samplers import Evaluation
 from accel_rl.tools.evaluate import (
     EvaluateOptions,
     EvaluationReport,
@@ -59,6 +58,8 @@ def test_games_that_have_begun_are_played_to_their_end(tmp_path) -> None:
     run_dir = trained(tmp_path / "run", "env=catch")  # nine steps a game
     for num_steps, games in ((36, 4), (38, 6)):
         assert evaluate(run_dir, num_steps=num_steps, num_envs=2).lengths == [9] * games
+    by_games = evaluate(run_dir, num_steps=EvaluateOptions.num_steps, num_episodes=3)
+    assert by_games.lengths == [9] * 3
 
 
 def test_statistics_of_the_report_are_those_of_its_scores(counting) -> None:
@@ -114,15 +115,6 @@ def test_greedy_evaluation_takes_the_most_probable_action_and_says_so(tmp_path) 
     assert set(greedy.scores) == {3.0}
     assert (drawn.greedy, greedy.greedy) == (False, True)
     assert "greedy" not in shown(drawn) and ", greedy" in shown(greedy)
-
-
-@pytest.mark.slow
-def test_greedy_evaluation_of_q_learning_is_without_epsilon(tmp_path) -> None:
-    options = (*SMALL_DQN, "env=saved_runs:Pay", "epsilon_evaluation=1")
-    run_dir = trained(tmp_path / "run", *options)
-    drawn, greedy = (evaluate(run_dir, greedy=greedy) for greedy in (False, True))
-    assert len(set(drawn.scores)) > 1
-    assert len(set(greedy.scores)) == 1  # nothing else in this task is random
 
 
 def test_checkpoint_that_is_named_is_the_one_that_plays(tmp_path) -> None:
@@ -219,25 +211,3 @@ def test_ctrl_c_ends_an_evaluation_and_its_workers_quietly_and_writes_nothing(
     assert main(["evaluate", str(counting), *given]) == 130
     assert capfd.readouterr().err == "stopped by SIGINT; nothing was written\n"
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.slow
-def test_longest_game_that_is_asked_for_is_played_to_its_end(
-    breakout, counting, monkeypatch
-) -> None:
-    given = {}
-    monkeypatch.setattr(
-        "accel_rl.training.evaluation.evaluate",
-        lambda sampler, policy, **options: given.update(options) or Evaluation([], 0, 0),
-    )
-    for run_dir, options, expected in (
-        (breakout, {"max_episode_steps": 150_000}, 150_000),
-        (breakout, {}, 27_000),
-        (counting, {"max_episode_steps": 50}, 50),
-        (counting, {"num_episodes": 7, "num_steps": 125_000}, 125_000),
-        (counting, {"num_steps": 200_000}, 200_000),
-    ):
-        evaluate(run_dir, **options)
-        assert given["max_episode_steps"] == expected
-        assert given["num_episodes"] == options.get("num_episodes")
-        assert (given["num_steps"] is None) == ("num_episodes" in options)

@@ -160,23 +160,10 @@ def test_newest_frame_of_a_stack_is_filmed_whichever_axis_it_is(
     np.testing.assert_array_equal(look(out), np.full((1, 4 if shape[0] == 2 else 5, 6, 3), 200))
 
 
-class Failing(Pay):
-    """Its step fails."""
-
-    def step(self, action: int, out: Any) -> StepResult:
-        raise KeyError("lost")
-
-
 def test_actions_of_several_parts_are_drawn_in_a_game(tmp_path) -> None:
     run_dir = trained(tmp_path / "run", "env=control_envs:SwingInParts", "algo=ppo")
     games = [play_game(run_dir, max_steps=3, seed=seed) for seed in (0, 1)]
     assert [game.num_steps for game in games] == [3, 3] and games[0].score != games[1].score
-
-
-def test_error_of_an_own_environment_is_named(pay, monkeypatch) -> None:
-    monkeypatch.setattr("saved_runs.Pay", Failing)
-    with pytest.raises(EnvError, match=r"environment .* failed in step: KeyError: 'lost'"):
-        play_game(pay)
 
 
 def make_batched() -> Batched:
@@ -228,24 +215,6 @@ def test_gymnasium_environment_is_filmed_as_it_renders(env: str, tmp_path) -> No
     assert (rate, game.score, game.num_steps) == (25, 4.0, 4)
     assert [round(int(p[100, 100, 0]) / 50) for p in pictures] == [0, 1, 2, 3, 4]
     assert pictures[0].shape == (28 + 300, 422, 3)  # even sides
-
-
-class Numbered(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """`Drawn`, observed as one number."""
-
-    observation_space = gymnasium.spaces.Discrete(2)
-
-    def observation(self, observation: Any) -> int:
-        return int(observation[0])
-
-
-def make_numbered() -> Numbered:
-    return Numbered(Drawn("rgb_array"))
-
-
-def test_environment_whose_observations_are_single_numbers_is_filmed(tmp_path) -> None:
-    game = play_game(trained(tmp_path / "run", "env=test_training_play:make_numbered"))
-    assert (game.score, game.num_steps) == (4.0, 4)
 
 
 @pytest.mark.parametrize(
@@ -308,41 +277,6 @@ def test_gif_keeps_the_speed_leaves_out_pictures_and_ends_after_a_minute(
             movie.add(np.full((8, 8, 3), 4 * number % 256, np.uint8))
     with Image.open(path) as gif:
         assert (gif.n_frames, gif.info["duration"]) == (num_shown, delay)
-
-
-@pytest.mark.parametrize("name", ["film.mp4", "film.gif"])
-def test_film_that_fails_leaves_the_one_before(name: str, tmp_path) -> None:
-    path = tmp_path / name
-    path.write_bytes(b"before")
-    with pytest.raises(RuntimeError, match="the game broke"), film(path, 5.0) as movie:
-        movie.add(np.zeros((8, 8, 3), np.uint8))
-        raise RuntimeError("the game broke")
-    assert path.read_bytes() == b"before"
-    assert [each.name for each in tmp_path.iterdir()] == [name]
-
-
-def test_film_that_opencv_could_not_write_is_an_error(tmp_path, monkeypatch) -> None:
-    class Deaf:
-        def __init__(self, *args: Any) -> None: ...
-
-        @staticmethod
-        def fourcc(*letters: str) -> int:
-            return 0
-
-        def isOpened(self) -> bool:
-            return True
-
-        def write(self, picture: Any) -> None: ...
-
-        def release(self) -> None: ...
-
-    monkeypatch.setattr("cv2.VideoWriter", Deaf)
-    with (
-        pytest.raises(OSError, match="wrote 0 of 1 pictures"),
-        film(tmp_path / "a.mp4", 5) as movie,
-    ):
-        movie.add(np.zeros((8, 8, 3), np.uint8))
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,9 @@ def group(scale: float) -> Group:
     return Group(LABEL, "pong", (0, 1, 2), np.array([25e6]), scores, runs=(), left_out=())
 
 
-def test_headers_are_no_markup() -> None:
-    lines = shown(make_table(["x[/red]y"], [["1"]], 80), 80)
-    assert "x[/red]y" in lines[1]
+def test_headers_and_labels_are_no_markup() -> None:
+    lines = shown(make_table(["x[/red]y"], [["channels=[red]"]], 80), 80)
+    assert "x[/red]y" in lines[1] and "channels=[red]" in lines[3]
 
 
 @pytest.mark.parametrize("scale", [1.0, 10_000.0])
@@ -69,8 +69,3 @@ def test_long_names_of_runs_are_folded_and_the_headers_stay(tmp_path) -> None:
 def test_table_that_has_room_breaks_nothing() -> None:
     lines = shown(make_table(("runs", "interval"), [(LABEL, "1 to 2")], 120), 120)
     assert f" {LABEL}    1 to 2 " in lines
-
-
-def test_label_is_no_markup() -> None:
-    lines = shown(make_table(("runs", "score"), [("channels=[red]", "1")], 80), 80)
-    assert " channels=[red]      1 " in lines

@@ -135,12 +135,6 @@ def test_evaluation_comes_after_recording_when_it_is_due(tmp_path) -> None:
     assert text == "steps,frames,episodes,episode_return_raw_mean\n8,32,1,9\n"
 
 
-def test_run_takes_exactly_the_planned_steps(tmp_path) -> None:
-    config = make_config(total_steps=21)
-    assert config.planned_steps == 24
-    assert run(config, tmp_path, Tape()).steps == 24
-
-
 def test_stop_request_ends_the_run_after_the_iteration(tmp_path) -> None:
     tape, stop = Tape(), StopRequest()
     stop.hold()

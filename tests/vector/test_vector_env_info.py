@@ -1,15 +1,14 @@
 """Numbers that environments tell, in infos as Gymnasium's own and for Stable-Baselines3."""
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from telling_envs import KEYS, SteppingEnv, TellingEnv, told
+from telling_envs import SteppingEnv, TellingEnv
 from toy_envs import Lives
 
-from accel_rl.vector import SB3VecEnv, VectorEnv
+from accel_rl.vector import VectorEnv
 
 B = 5
 
@@ -49,23 +48,3 @@ def test_lost_life_is_an_end_like_others() -> None:
 def test_key_that_cannot_be_told_is_refused(env: Any, key: str) -> None:
     with pytest.raises(ValueError, match=f"info_keys has {key}, a name|env=catch.* no info"):
         VectorEnv(env, 1, num_workers=0, info_keys=["place", key])
-
-
-@pytest.fixture
-def sb3() -> Iterator[SB3VecEnv]:
-    options = {"num_workers": 0, "autoreset_mode": "SameStep", "info_keys": KEYS}
-    env = SB3VecEnv(VectorEnv(TellingEnv, B, seed=1, **options))
-    yield env
-    env.close()
-
-
-def test_each_info_of_sb3_has_what_its_environment_told(sb3: SB3VecEnv) -> None:
-    before = sb3.reset()
-    for _ in range(40):
-        actions = np.arange(B) % 4
-        observation, _, done, infos = sb3.step(actions)
-        for b, info in enumerate(infos):
-            expected = told(before[b], int(actions[b]), bool(done[b]))
-            del expected["text"]
-            assert {key: info[key] for key in KEYS if key in info} == expected
-        before = observation

@@ -255,8 +255,6 @@ del select.epoll
 sys.platform = "darwin"
 from accel_rl.samplers import SamplerConfig, SamplerError, SerialSampler
 from accel_rl.vector import VectorEnv
-from sampler_cases import await_ends, worker_pids
-from tiers import PROCESSES, SLOW, processes, slow, slow_processes
 from toy_envs import ToyEnv
 env = VectorEnv(ToyEnv, 4, num_workers=0, num_groups=2, seed=3)
 env.reset()

@@ -270,26 +270,6 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "run"
 
 
-COMMANDS = {
-    "evaluate": ["evaluate", "run", "num_steps=20", "num_envs=2", "num_workers=0"],
-    "plot": ["plot", "run"],
-    "resume": ["train", "resume=run", WHOLE],
-    "config": ["train", "config=run/config.yaml", "run_dir=new"],
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
-def test_preset_of_somebody_else_is_imported_with_trust_alone(
-    command: str, foreign: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(COMMANDS[command]) == 1
-    assert "names code to run, algo=theirs:make" in capsys.readouterr().err
-    assert not Path("imported").exists()
-    assert main([*COMMANDS[command], "trust=true"]) == 0
-    assert Path("imported").exists()
-
-
 def test_config_of_somebody_else_is_read_with_trust_alone(foreign: Path) -> None:
     with pytest.raises(UntrustedError, match="algo=theirs:make"):
         read_config(foreign)

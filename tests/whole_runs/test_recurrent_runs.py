@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from saved_runs import quiet, trained
+from saved_runs import SMALL_DQN, quiet, trained
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import make_env_factory
@@ -75,9 +75,14 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(run_dir, "algo=dqn", "env=catch", *memory, *small, "evaluation_interval=0")
 
 
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    return trained(tmp_path / "plain", *SMALL_DQN, "env=catch")
+
+
 @pytest.mark.processes
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["catch", "told"])
+@pytest.mark.parametrize("which", ["catch", "told", "plain"])
 def test_policy_in_a_sampler_gives_the_rollouts_of_the_agent(which: str, request: Any) -> None:
     catch = request.getfixturevalue(which)
     config = SamplerConfig(num_envs=4, horizon=20, num_groups=2)

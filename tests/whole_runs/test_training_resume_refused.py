@@ -27,11 +27,8 @@ def finished(tmp_path_factory) -> Path:
 
 
 def damage(run_dir: Path, what: str) -> None:
-    *others, last = list_checkpoints(run_dir)
-    if what == "the only one cut off":
-        for other in others:
-            other.unlink()
-    if what.endswith("cut off"):
+    last = list_checkpoints(run_dir)[-1]
+    if what == "cut off":
         last.write_bytes(last.read_bytes()[:1000])
     elif what == "another format":
         torch.save({"format": 1}, last)
@@ -45,10 +42,9 @@ QUICK = [
     ("cut off", "", "or is damaged.*delete what was saved after steps_000000000040.pt"),
     ("", "", "has taken 80 steps, all that total_steps=80 .* larger total_steps"),
     ("", "gamma=0.5", "learner.gamma=0.5 cannot be given with resume=.*begun with 0.99"),
+    ("another format", "", r"of another version of accel_rl \(format 1"),
 ]
 SLOW = [
-    ("the only one cut off", "", "is damaged.*; there is no other .*, so begin a new run"),
-    ("another format", "", r"of another version of accel_rl \(format 1"),
     ("foreign", "", "is not a checkpoint, or is damaged"),
     ("no checkpoint", "", "checkpoint"),
     ("", "env=pong", "env=pong cannot be given with resume=.*begun with catch"),

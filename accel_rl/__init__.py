@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from accel_rl.samplers import ParallelSampler, SerialSampler
     from accel_rl.vector import VectorEnv
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "ParallelSampler",

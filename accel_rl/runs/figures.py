@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Literal
 
 import numpy as np
 
 from accel_rl.runs.files import write_whole
+from accel_rl.runs.human_scores import RANDOM_AND_HUMAN
 from accel_rl.runs.tables import EPISODE_WINDOW, Row
 
 
@@ -47,8 +50,9 @@ from matplotlib.ticker import MaxNLocator as MaxNLocator  # noqa: E402
 from matplotlib.ticker import NullFormatter as NullFormatter  # noqa: E402
 from matplotlib.ticker import StrMethodFormatter as StrMethodFormatter  # noqa: E402
 
-COLOURS = ("#1f6f8b", "#c8553d", "#5b8c3a", "#7b4f9d", "#b8860b", "#3a4f8c", "#a23b72", "#555555")
-_BAND, _INK, _GRID = "#9ecbd6", "#333333", "#e3e3e3"
+COLOURS = ("#1f6f8b", "#c8553d", "#5b8c3a", "#7b4f9d", "#b8860b", "#3a4f8c", "#a23b72")
+GREY, INK = "#8a8a8a", "#333333"
+_ACRONYMS = {*"a2c a3c appo dqn ga3c impala paac ppo pqn r2d2 sac".split()}
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -63,11 +67,55 @@ def plain(text: str) -> str:
     return " " * text.startswith("_") + text.replace("$", r"\$")
 
 
+def entitle(figure: Figure, title: str, foot: str = "") -> None:
+    """Write ``title``, a sentence, above the figure, and ``foot`` small below it."""
+    width = figure.get_figwidth()
+    place: Any = {"x": 0.01, "ha": "left"}
+    text = plain(fill(title, int(9.5 * width)))
+    figure.suptitle(text, color=INK, fontsize=12, fontweight="bold", **place)
+    if foot:
+        figure.supxlabel(plain(fill(foot, int(15 * width))), color=GREY, fontsize=8, **place)
+
+
 def style_axes(axes: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
     """Give ``axes`` a light grid behind what is drawn, and no frame at the right and the top."""
-    axes.grid(color=_GRID, linewidth=0.8, axis=grid)
+    axes.grid(color="#e3e3e3", linewidth=0.8, axis=grid)
     axes.set_axisbelow(True)
     axes.spines[["right", "top"]].set_visible(False)
+
+
+def name_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], size: float = 9) -> None:
+    """Name lines at their ends, so that no name covers another; limits of ``axes`` are final.
+
+    Args:
+        axes: where the lines are.
+        ends: x and y of the end, name and colour of each line.
+        size: of the letters, in points.
+    """
+    inches = axes.bbox.height / axes.figure.dpi
+    for x in {end[0] for end in ends}:
+        _, heights, names, colours = zip(*sorted(end for end in ends if end[0] == x), strict=True)
+        half = [(name.count("\n") + 1) * size / 116 / inches for name in names]
+        to_share = axes.transScale + axes.transLimits
+        places = [float(to_share.transform((x, y))[1]) for y in heights]
+        for i in range(1, len(places)):  # up, until none covers the one below
+            places[i] = max(places[i], places[i - 1] + half[i - 1] + half[i])
+        top = 1.0
+        for i in reversed(range(len(places))):  # down, until all are below the top
+            places[i] = min(places[i], top - half[i])
+            top = places[i] - half[i]
+        for place, name, colour in zip(places, names, colours, strict=True):
+            axes.annotate(
+                plain(name),
+                (x, place),
+                xycoords=axes.get_xaxis_transform(),
+                xytext=(5, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=size,
+                color=colour,
+                annotation_clip=False,
+            )
 
 
 def to_png(figure: Figure) -> memoryview:
@@ -87,46 +135,56 @@ def to_png(figure: Figure) -> memoryview:
     return buffer.getbuffer()
 
 
-def draw_learning_curve(path: Path, rows: Sequence[Row], title: str, frame_skip: int) -> None:
+def draw_learning_curve(path: Path, rows: Sequence[Row], algo: str, env: str, took: str) -> None:
     """Write a PNG of the raw episode return over steps, from rows of metrics.
 
-    The line is the mean of the last 100 episodes, the band their 10th to 90th percentile; frames
-    stand along the top where a step has several. Rows before the first finished episode have no
-    point.
+    The line is the mean of the last 100 episodes, the band their 10th to 90th percentile. Atari
+    games have lines at the scores of random play and of a human. Rows before the first finished
+    episode have no point.
+
+    Args:
+        path: the PNG.
+        rows: rows of metrics.
+        algo: name of the algorithm.
+        env: name of the environment.
+        took: what the run took, for the title.
 
     Raises:
         OSError: the file could not be written; the one before stays.
     """
-    figure = new_figure(8.0, 4.8)
-    axes = figure.add_subplot()
-    _draw_returns(axes, rows)
-    axes.set_xlabel("steps")
-    axes.set_ylabel(f"episode return, raw\n(last {EPISODE_WINDOW} episodes: mean, 10 to 90 %)")
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    style_axes(axes)
-    if frame_skip > 1:
-        ways = (lambda steps: steps * frame_skip, lambda frames: frames / frame_skip)
-        top = axes.secondary_xaxis("top", functions=ways)
-        top.set_xlabel("frames", color=_INK)
-        top.xaxis.set_major_formatter(EngFormatter(sep=""))
-    figure.suptitle(plain(title), fontsize=11, color=_INK)
-    write_whole(path, to_png(figure))
-
-
-def _draw_returns(axes: Axes, rows: Sequence[Row]) -> None:
-    """Draw line, band and last value, or say that there is no episode yet."""
     names = [f"episode_return_raw_{each}" for each in ("mean", "p10", "p90")]
     steps, mean, low, high = (
         np.array([row[name] for row in rows], np.float64) for name in ("steps", *names)
     )
-    axes.fill_between(steps, low, high, color=_BAND, alpha=0.45, linewidth=0)
-    axes.plot(steps, mean, color=COLOURS[0], linewidth=1.8, marker="." if len(rows) < 20 else None)
-    finished = np.flatnonzero(np.isfinite(mean))
-    if finished.size:
-        place, text = (steps[finished[-1]], mean[finished[-1]]), f"{mean[finished[-1]]:.4g}"
-        font: Any = {"color": COLOURS[0], "fontweight": "bold", "va": "center"}
-        axes.annotate(text, place, xytext=(5, 0), textcoords="offset points", **font)
-    else:
-        nothing = "no episode has finished yet"
-        axes.text(0.5, 0.5, nothing, transform=axes.transAxes, ha="center", color=_INK)
-    axes.set_xlim(0, float(steps[-1]) * 1.06 if len(rows) else 1.0)
+    figure = new_figure(8.0, 4.5)
+    axes = figure.add_subplot()
+    axes.fill_between(steps, low, high, color=COLOURS[0], alpha=0.2, linewidth=0)
+    axes.plot(steps, mean, color=COLOURS[0], linewidth=2, marker="." if len(rows) < 20 else None)
+    axes.set_xlim(0, float(steps[-1]) if len(rows) else 1.0)
+    axes.set_xlabel("steps")
+    axes.set_ylabel("episode return, raw")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    style_axes(axes)
+    verb, result = "plays", "no episode has finished yet"
+    ends: list[tuple[float, str, str]] = []
+    if (finished := np.flatnonzero(np.isfinite(mean))).size:
+        first, last = mean[finished[[0, -1]]]
+        verb = "learns" if last > first else "plays"
+        result = f"{last:.4g} after {steps[-1]:,.0f} steps"
+        ends.append((last, f"{last:.4g}", COLOURS[0]))
+        random, human = RANDOM_AND_HUMAN.get(env, (np.nan, np.nan))
+        for name, score in (("random", random), ("human", human)):
+            if score - random <= 4 * max(np.nanmax(high) - random, 0):  # else a flat curve
+                axes.axhline(score, color=GREY, linewidth=1, linestyle="--")
+                ends.append((score, f"{name} {score:g}", GREY))
+    name_ends(axes, [(axes.get_xlim()[1], *end) for end in ends])
+    title = f"{_spoken(algo)} {verb} {_spoken(env)}: {result} ({took})"
+    entitle(figure, title, f"mean of the last {EPISODE_WINDOW} episodes; band: 10 to 90 % of them")
+    write_whole(path, to_png(figure))
+
+
+def _spoken(name: str) -> str:
+    """PPO for ppo, Space Invaders for space_invaders; other than plain names stay as they are."""
+    if not re.fullmatch("[a-z0-9_]+", name):
+        return name
+    return " ".join(w.upper() if w in _ACRONYMS else w.title() for w in name.split("_"))

@@ -23,9 +23,9 @@ from accel_rl.config import TrainConfig
 from accel_rl.options import Option, check_settings, list_options
 from accel_rl.parallel import Ranks
 from accel_rl.presets import PRESETS, find_preset
+from accel_rl.runs.human_scores import ATARI_49
 from accel_rl.runs.yaml_file import is_own, read_yaml, write_yaml
 from accel_rl.system.signing import UntrustedError
-from accel_rl.tools.human_scores import ATARI_49
 from accel_rl.training.build import build
 from accel_rl.training.devices import check_learners, pick_device
 from accel_rl.training.torch_setup import sampling_threads

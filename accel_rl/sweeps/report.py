@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 from accel_rl.runs.files import draw_or_warn, write_whole
+from accel_rl.runs.human_scores import human_normalized
 from accel_rl.runs.tables import EPISODE_WINDOW, read_rows
 from accel_rl.sweeps.queue import Job
-from accel_rl.tools.human_scores import human_normalized
 from accel_rl.tools.intervals import METHOD, Estimate, aggregate
 
 NAMES = {"iqm": "IQM", "mean": "mean", "median": "median"}
@@ -209,16 +209,28 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _draw(panels: Sequence[Panel]) -> memoryview:
-    from accel_rl.runs.figures import COLOURS, MaxNLocator, new_figure, plain, style_axes, to_png
+    """Return a picture with a plot of each statistic, or of one if no panel has several games."""
+    from accel_rl.runs.figures import (
+        COLOURS,
+        MaxNLocator,
+        entitle,
+        new_figure,
+        plain,
+        style_axes,
+        to_png,
+    )
 
+    has_games = any(games > 1 for panel in panels for games, _ in panel.counts.values())
+    names = NAMES if has_games else {"mean": ""}  # of one game, all three are the same
     most = max(len(panel.estimates) for panel in panels)
     fold = partial(fill, width=30, break_long_words=False, break_on_hyphens=False)
     labels = [[plain(fold(label)) for label in panel.estimates] for panel in panels]
     num_lines = max(label.count("\n") + 1 for each in labels for label in each)
-    figure = new_figure(10.0, len(panels) * (1.2 + (0.26 + 0.14 * num_lines) * most))
+    figure = new_figure(8.0, 0.6 + len(panels) * (0.7 + (0.26 + 0.14 * num_lines) * most))
+    grid = figure.subplots(len(panels), len(names), squeeze=False)
     for row, panel in enumerate(panels):
-        for column, (key, name) in enumerate(NAMES.items()):
-            axes = figure.add_subplot(len(panels), len(NAMES), row * len(NAMES) + column + 1)
+        for column, (key, name) in enumerate(names.items()):
+            axes = grid[row, column]
             for place, estimates in enumerate(panel.estimates.values()):
                 each = estimates[key]
                 ends = [] if math.isnan(each.low) else [each.low, each.high]
@@ -229,9 +241,13 @@ def _draw(panels: Sequence[Panel]) -> memoryview:
             axes.set_yticklabels(labels[row] if column == 0 else [])
             axes.tick_params(labelsize=8)
             axes.set_ylim(len(panel.estimates) - 0.5, -0.5)
-            axes.xaxis.set_major_locator(MaxNLocator(_MOST_INTERVALS))
-            axes.set_title(name)
+            axes.xaxis.set_major_locator(MaxNLocator(_MOST_INTERVALS * (1 if has_games else 2)))
+            axes.set_title(name or plain(panel.title) * (len(panels) > 1), loc="left", fontsize=10)
             style_axes(axes, "x")
-            axes.set_xlabel(plain(panel.title) if column == 1 else "")
-    figure.supxlabel(METHOD, fontsize=8, color="#555555")
+    title = f"Scores in {len(panels)} environments"
+    if len(panels) == 1:
+        label, best = max(panel.estimates.items(), key=lambda each: each[1]["mean"].value)
+        title = f"{panel.title}: {label} has {best['mean']}"
+        title += f", the best of {most} settings" if most > 1 else ""
+    entitle(figure, title, METHOD)
     return to_png(figure)

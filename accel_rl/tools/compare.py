@@ -18,7 +18,6 @@ import numpy as np
 
 from accel_rl.config import TrainConfig
 from accel_rl.options import Kind, list_options
-from accel_rl.presets import find_preset
 from accel_rl.runs.saved import read_config
 from accel_rl.runs.tables import read_rows
 from accel_rl.runs.yaml_file import exact_text
@@ -58,7 +57,7 @@ class Group:
     """Runs that differ in nothing but the seed, one for each seed.
 
     Attributes:
-        label: the options in which other groups differ.
+        label: the options in which other groups of the environment differ, or else the algorithm.
         env: name of the environment.
         seeds: seed of each run.
         x: ``[200]``, where all runs have a value.
@@ -165,27 +164,30 @@ def name_value(column: str) -> str:
 def label_runs(configs: Sequence[TrainConfig], same: Container[str]) -> list[str]:
     """Return for each config the options in which they differ, without those named ``same``.
 
-    If algorithms differ, options that each preset brings with it are left out.
+    If algorithms differ, options that all runs of each algorithm agree about are left out.
     """
     options = [_values(config, same) for config in configs]
     keys = list(dict.fromkeys(key for each in options for key in each))
     differing = [key for key in keys if len({each.get(key) for each in options}) > 1]
-    presets = {config.algo: _values(find_preset(config.algo)(), same) for config in configs}
-    told = []
-    for key in differing:
-        by_algo: dict[str, set[str | None]] = {}
-        for config, values in zip(configs, options, strict=True):
-            by_algo.setdefault(config.algo, set()).add(values.get(key))
-        own = all(found == {presets[algo].get(key)} for algo, found in by_algo.items())
-        if key == "algo" or not own:
-            told.append(key)
+    algos = [config.algo for config in configs]
+    told = [
+        key
+        for key in differing
+        if key == "algo"
+        or len({(algo, each.get(key)) for algo, each in zip(algos, options, strict=True)})
+        > len({*algos})
+    ]
     names = [key.rpartition(".")[2] for key in keys]
     short = {
         key: name if names.count(name) == 1 else key for key, name in zip(keys, names, strict=True)
     }
     return [
-        ", ".join(f"{short[key]}={values[key]}" for key in told if key in values)
-        or f"{config.env}, {config.algo}"
+        ", ".join(
+            values[key] if key == "algo" else f"{short[key]}={values[key]}"
+            for key in told
+            if key in values
+        )
+        or config.algo
         for config, values in zip(configs, options, strict=True)
     ]
 
@@ -207,7 +209,7 @@ def make_groups(curves: Sequence[SavedCurve], axis: Axis, column: str = SCORE) -
     Raises:
         ValueError: the curves of a group have no stretch in common.
     """
-    members: dict[str, list[SavedCurve]] = {}
+    members: dict[tuple[str, str], list[SavedCurve]] = {}
     configs = [curve.config for curve in curves]
     is_apart = (
         axis == "minutes"
@@ -217,9 +219,11 @@ def make_groups(curves: Sequence[SavedCurve], axis: Axis, column: str = SCORE) -
     kinds = _SAME if is_apart else _SAME + _SPEED
     options = (option for config in configs for option in list_options(config))
     same = {option.key for option in options if option.kind in kinds} | {"info_keys"}
-    for curve, label in zip(curves, label_runs(configs, same), strict=True):
-        members.setdefault(label, []).append(curve)
-    return [_make_group(label, group, axis) for label, group in members.items()]
+    for env in dict.fromkeys(config.env for config in configs):
+        of_env = [curve for curve in curves if curve.config.env == env]
+        for curve, label in zip(of_env, label_runs([c.config for c in of_env], same), strict=True):
+            members.setdefault((env, label), []).append(curve)
+    return [_make_group(label, group, axis) for (_, label), group in members.items()]
 
 
 def _make_group(label: str, members: list[SavedCurve], axis: Axis) -> Group:
@@ -247,6 +251,20 @@ def _make_group(label: str, members: list[SavedCurve], axis: Axis) -> Group:
         runs=tuple(curve.run_dir for curve in curves),
         left_out=tuple(each.run_dir for each in members if each is not newest[each.config.seed]),
     )
+
+
+def by_env(groups: Sequence[Group]) -> list[list[Group]]:
+    """Return the groups of each environment."""
+    envs = dict.fromkeys(group.env for group in groups)
+    return [[group for group in groups if group.env == env] for env in envs]
+
+
+def headline(groups: Sequence[Group], axis: Axis) -> str:
+    """Return a sentence that says which of the ``groups`` of an environment scores most."""
+    best = max(groups, key=lambda group: group.end.value)
+    others = f", the best of {len(groups)} settings" if len(groups) > 1 else ""
+    x = format_x(best.x[-1], axis)
+    return f"{best.env}: {best.label} scores {best.end} after {x} {axis}{others}"
 
 
 def format_x(x: float, axis: Axis) -> str:

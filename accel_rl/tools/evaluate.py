@@ -23,10 +23,10 @@ from accel_rl import __version__
 from accel_rl.config import TrainConfig
 from accel_rl.envs import is_atari_game
 from accel_rl.runs.files import write_whole
+from accel_rl.runs.human_scores import human_normalized
 from accel_rl.runs.saved import find_policy, read_trusted_config
 from accel_rl.system.lasting_console import LastingConsole
 from accel_rl.system.process_settings import directory, taking_back
-from accel_rl.tools.human_scores import human_normalized
 from accel_rl.tools.output import check_output, show_progress
 from accel_rl.tools.policy import PolicyOptions, load_agent
 from accel_rl.training.devices import pick_device

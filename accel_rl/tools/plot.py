@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +17,14 @@ from rich.text import Text
 from accel_rl.algos.measure import KINDS
 from accel_rl.runs.figures import (
     COLOURS,
+    GREY,
     EngFormatter,
     Figure,
     LogLocator,
     NullFormatter,
     StrMethodFormatter,
+    entitle,
+    name_ends,
     new_figure,
     plain,
     style_axes,
@@ -33,8 +38,10 @@ from accel_rl.tools.compare import (
     SCORE,
     Axis,
     Group,
+    by_env,
     find_runs,
     format_x,
+    headline,
     label_runs,
     make_groups,
     read_curves,
@@ -127,7 +134,7 @@ def scores_table(
         interval = f"needs {FEWEST_RUNS} runs" if end.is_range else f"{low} to {high}"
         seeds = ", ".join(map(str, group.seeds))
         x = format_x(group.x[-1], axis)
-        rows.append((group.label, seeds, x, mean, interval, f"{least} to {most}"))
+        rows.append((f"{group.env}, {group.label}", seeds, x, mean, interval, f"{least} to {most}"))
     name = "score" if column == SCORE else column
     table = make_table(("runs", "seeds", axis, name, "interval", "range"), rows, width)
     what = f"raw, mean of the last {EPISODE_WINDOW} games, then " if column == SCORE else ""
@@ -144,27 +151,54 @@ def _format(value: float, column: str) -> str:
 def draw_groups(
     groups: Sequence[Group], axis: Axis, column: str = SCORE, width: float = 8.0
 ) -> Figure:
-    """Return a figure with a panel for each environment, each ``width`` inches wide."""
-    envs = list(dict.fromkeys(group.env for group in groups))
-    num_lines = [sum(_label(g).count("\n") + 1 for g in groups if g.env == env) for env in envs]
-    figure = new_figure(width * len(envs), 4.6 + 0.16 * max(num_lines))
-    for number, env in enumerate(envs):
-        axes = figure.add_subplot(1, len(envs), number + 1)
-        for colour, group in enumerate(group for group in groups if group.env == env):
-            _draw_group(axes, group, COLOURS[colour % len(COLOURS)])
-        axes.set_title(plain(env))
-        score = f"episode return, raw\n(mean of the last {EPISODE_WINDOW} games)"
-        axes.set_ylabel(score if column == SCORE else plain(column))
+    """Return a figure ``width`` inches wide with a panel for each environment.
+
+    A label has one colour in all panels.
+    """
+    envs = by_env(groups)
+    labels = dict.fromkeys(group.label for group in groups)
+    colours = dict(zip(labels, COLOURS, strict=False))
+    num_columns = min(2, len(envs))
+    num_rows = math.ceil(len(envs) / num_columns)
+    most = max(map(len, envs))
+    figure = new_figure(width, num_rows * max(4.5 if num_columns == 1 else 2.7, 0.5 + 0.32 * most))
+    panels = figure.subplots(num_rows, num_columns, squeeze=False).flat
+    for axes, of_env in zip(panels, envs, strict=False):
+        for group in of_env:
+            _draw_group(axes, group, colours.get(group.label, GREY))
         style_panel(axes, axis)
-        below: dict[str, Any] = {
-            "loc": "upper left",
-            "bbox_to_anchor": (0.0, -0.14),
-            "borderaxespad": 0,
-        }
-        axes.legend(frameon=False, fontsize=8, **below)
-    if any(len(group.seeds) >= FEWEST_RUNS for group in groups):
-        figure.supxlabel(f"bands: {METHOD.partition(';')[0]}", fontsize=8, color="#555555")
+        axes.set_xlim(right=max(group.x[-1] for group in of_env))
+        name_ends(
+            axes,
+            [
+                (group.x[-1], group.mean[-1], _label(group), colours.get(group.label, GREY))
+                for group in of_env
+            ],
+            8,
+        )
+        if len(envs) > 1:
+            axes.set_title(plain(of_env[0].env), loc="left", fontsize=10)
+    for axes in figure.axes[len(envs) :]:
+        axes.set_axis_off()
+    figure.supylabel("episode return, raw" if column == SCORE else plain(column), fontsize=9)
+    notes = [f"mean of the last {EPISODE_WINDOW} games"] if column == SCORE else []
+    seeds = max(len(group.seeds) for group in groups)
+    notes += ["thin: single seeds"] if seeds > 1 else []
+    notes += [f"band: {METHOD.partition(';')[0]}"] if seeds >= FEWEST_RUNS else []
+    entitle(figure, _finding(envs, axis, column), "; ".join(notes))
     return figure
+
+
+def _finding(envs: Sequence[Sequence[Group]], axis: Axis, column: str) -> str:
+    """Return a sentence about the groups of each environment."""
+    where = envs[0][0].env if len(envs) == 1 else f"{len(envs)} environments"
+    if column != SCORE:
+        return f"{where}: {column}"
+    if len(envs) == 1:
+        return headline(envs[0], axis)
+    best = Counter(max(of_env, key=lambda group: group.end.value).label for of_env in envs)
+    label, wins = best.most_common(1)[0]
+    return f"{where}: {label} scores most in {wins} of them"
 
 
 def style_panel(axes: Any, axis: Axis) -> None:
@@ -185,15 +219,13 @@ def _draw_group(axes: Any, group: Group, colour: str) -> None:
         width = 6 if is_point else 0
         axes.fill_between(group.x, *group.interval, color=colour, alpha=0.2, linewidth=width)
     marker = "o" if is_point else None
-    label = plain(_label(group))
-    axes.plot(group.x, group.mean, marker=marker, color=colour, linewidth=1.8, label=label)
+    axes.plot(group.x, group.mean, marker=marker, color=colour, linewidth=2)
 
 
 def _label(group: Group) -> str:
-    """Return the text of the legend, in lines that fit below a panel."""
-    runs = len(group.seeds)
-    label = f"{group.label} ({runs} {'seed' if runs == 1 else 'seeds'})"
-    return fill(label, width=75, break_on_hyphens=False)
+    """Return the name of a line, in lines that fit beside a panel."""
+    seeds = f" ({len(group.seeds)} seeds)" if len(group.seeds) > 1 else ""
+    return fill(group.label + seeds, width=24, break_on_hyphens=False)
 
 
 def _draw_norms(run_dirs: Sequence[Path], options: PlotOptions) -> Figure:

@@ -31,8 +31,10 @@ from accel_rl.tools.compare import (
     COLUMNS,
     Axis,
     Group,
+    by_env,
     find_runs,
     format_x,
+    headline,
     make_groups,
     read_curves,
 )
@@ -81,8 +83,9 @@ def report(named: Sequence[str | Path], options: ReportOptions) -> Path:
             others, _ = read_curves(runs, axis, trust=options.trust)
             by_axis.setdefault(axis, make_groups(others, axis))
     shown = [run for group in groups for run in group.runs]
-    body = _headline(groups, options.x) + _curves(by_axis) + _scores(groups, options.x)
-    body += _time_split(shown) + _film(shown) + _origins(shown, trust=options.trust)
+    facts, origins = _origins(shown, trust=options.trust)
+    body = facts + _headline(groups, options.x) + _curves(by_axis) + _scores(groups, options.x)
+    body += _time_split(shown) + _film(shown) + origins
     older = [run for group in groups for run in group.left_out]
     reasons = "newer runs have the same options and seed", "no game has ended yet"
     for why, left_out in zip(reasons, (older, unfinished), strict=True):
@@ -94,21 +97,8 @@ def report(named: Sequence[str | Path], options: ReportOptions) -> Path:
     return out
 
 
-def _by_env(groups: Sequence[Group]) -> list[list[Group]]:
-    envs = dict.fromkeys(group.env for group in groups)
-    return [[group for group in groups if group.env == env] for env in envs]
-
-
 def _headline(groups: Sequence[Group], axis: Axis) -> str:
-    text = ""
-    for of_env in _by_env(groups):
-        best = max(of_env, key=lambda group: group.end.value)
-        text += (
-            f"<p class='lead'><b>{escape(best.env)}</b>: {escape(best.label)} scores "
-            f"<b>{best.end}</b> after {format_x(best.x[-1], axis)} {axis}"
-            f"{f', the best of {len(of_env)} settings' if len(of_env) > 1 else ''}.</p>"
-        )
-    return text
+    return "".join(f"<p class='lead'>{escape(headline(g, axis))}.</p>" for g in by_env(groups))
 
 
 def _curves(by_axis: dict[Axis, list[Group]]) -> str:
@@ -117,9 +107,10 @@ def _curves(by_axis: dict[Axis, list[Group]]) -> str:
     for axis, groups in by_axis.items():
         is_first = " checked" * (not choices)
         choices += f"<label><input type='radio' name='axis' id='{axis}'{is_first}> {axis}</label>"
-        for of_env in _by_env(groups):
+        for of_env in by_env(groups):
             svg = _to_svg(draw_groups(of_env, axis, width=5.5))
-            figures += f"<figure class='{axis}'>{svg}</figure>"
+            name = f"<figcaption>{escape(of_env[0].env)}</figcaption>"
+            figures += f"<figure class='{axis}'>{name}{svg}</figure>"
     return f"<h2>Learning curves</h2><p class='choices'>{choices}</p>{figures}"
 
 
@@ -127,6 +118,7 @@ def _to_svg(figure: Figure) -> str:
     import matplotlib
 
     buffer = io.StringIO()
+    figure.suptitle("")  # the first words of the page
     with matplotlib.rc_context({"svg.fonttype": "none"}):
         figure.savefig(buffer, format="svg", transparent=True)
     _, tag, svg = buffer.getvalue().partition("<svg")
@@ -178,9 +170,9 @@ def _film(runs: Sequence[Path]) -> str:
     return ""
 
 
-def _origins(runs: Sequence[Path], *, trust: bool) -> str:
-    """Return the time, machine and command of each run, and all options."""
-    rows, values = [], dict[str, list[str]]()
+def _origins(runs: Sequence[Path], *, trust: bool) -> tuple[str, str]:
+    """Return the machine and time of all runs, and the command of each with all options."""
+    rows, values, total = [], dict[str, list[str]](), 0.0
     for run in runs:
         config = read_config(run, trust=trust)
         preset = {each.key: each.default for each in list_options(find_preset(config.algo)())}
@@ -190,14 +182,21 @@ def _origins(runs: Sequence[Path], *, trust: bool) -> str:
             if value != preset.get(key) and key not in ("algo", "env", "seed", "run_dir"):
                 given.append(f"{key}={exact_text(value)}")
         seconds = read_rows(run / "metrics.csv", "training_seconds")[-1]["training_seconds"]
-        machines = ["unknown"]
+        total += seconds
+        machines = ["an unknown machine"]
         with suppress(OSError, ValueError):
             machines += re.findall(r"INFO (accel_rl \S+, torch .*)", read_text(run / "train.log"))
-        rows.append((run.name, clock(seconds), machines[-1], f"accel_rl train {' '.join(given)}"))
-    head = ("run", "time of training", "machine", "command")
+        rows.append((run.name, clock(seconds), f"accel_rl train {' '.join(given)}", machines[-1]))
+    places = dict.fromkeys(row[-1] for row in rows)
+    where = next(iter(places)) if len(places) == 1 else f"{len(places)} machines, named below"
+    facts = f"<p class='hint'>{clock(total)} of training on {escape(where)}</p>"
+    head = ("run", "time of training", "command", "machine")[: 3 + (len(places) > 1)]
     options = [(key, ", ".join(dict.fromkeys(values[key]))) for key in values]
-    details = f"<summary>All options</summary>{_table(('option', 'values'), options)}"
-    return f"<h2>Runs</h2>{_table(head, rows)}<details>{details}</details>"
+    apart = [(k, v) for k, v in options if len({*values[k]}) > 1 and k not in ("seed", "run_dir")]
+    names = ("option", "values")
+    text = f"<h2>Runs</h2>{_table(head, [row[: len(head)] for row in rows])}"
+    text += f"<h2>What differs</h2>{_table(names, apart)}" if apart else ""
+    return facts, f"{text}<details><summary>All options</summary>{_table(names, options)}</details>"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -221,11 +220,12 @@ td{border-top:1px solid var(--line)}
 figure{margin:0;max-width:700px}svg{width:100%;height:auto}
 body:has(#steps:not(:checked)) .steps,body:has(#minutes:not(:checked)) .minutes,
 body:has(#frames:not(:checked)) .frames{display:none}
+h1+.hint{margin:0 0 1.5em}
 .choices{display:flex;flex-wrap:wrap;gap:.2em 1.2em;margin:.4em 0}label{cursor:pointer}
 i{display:inline-block;width:.8em;height:.8em;margin-right:.3em}
 .bar{display:flex;margin-bottom:.5em;color:#222;font-size:.8em;text-align:center}
 .film{max-width:100%;min-width:240px}summary{cursor:pointer}
-@media(max-width:600px){th{display:none}tr,td{display:block}td{border:0}
+@media(max-width:600px){tr,td{display:block}tr:has(th){display:none}td{border:0}
 tr{padding:.6em 0;border-top:1px solid var(--line)}
 td::before{content:attr(data-head)": ";color:var(--faint)}}
 """

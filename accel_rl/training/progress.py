@@ -6,7 +6,7 @@ import logging
 import math
 import shlex
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -168,9 +168,11 @@ class Status:
 
 
 class Progress(Protocol):
-    """Shows a `Status`; ``interval_seconds`` is how often it wants one."""
+    """Shows first steps, then a `Status`; ``interval_seconds`` is how often it wants one."""
 
     interval_seconds: float
+
+    def prepare(self, num_steps: int, expected: int) -> None: ...
 
     def show(self, status: Status) -> None: ...
 
@@ -180,13 +182,7 @@ class Progress(Protocol):
 
 
 def make_progress(console: Console, title: str, num_learners: int = 1) -> Progress:
-    """Return a panel if the console can draw it again and again, else lines.
-
-    Args:
-        console: where the progress is shown.
-        title: of the panel.
-        num_learners: all learners of the run.
-    """
+    """Return a panel with a ``title`` if the console can draw it again and again, else lines."""
     if console.is_terminal and not (console.is_dumb_terminal or console.is_jupyter):
         return LivePanel(console, title, num_learners)
     return PlainLines(console)
@@ -200,6 +196,10 @@ class PlainLines:
     def __init__(self, console: Console) -> None:
         self._console = console
 
+    def prepare(self, num_steps: int, expected: int) -> None:
+        if num_steps:
+            self.say(f"random first steps: {num_steps:,} of about {expected:,}")
+
     def show(self, status: Status) -> None:
         self.say(line(status))
 
@@ -211,30 +211,42 @@ class PlainLines:
 
 
 class LivePanel:
-    """A panel that is drawn over itself. No thread: it is drawn when `show` is called."""
+    """A panel that is drawn over itself. No thread: it is drawn when it is called."""
 
     interval_seconds = PANEL_SECONDS
 
     def __init__(self, console: Console, title: str, num_learners: int = 1) -> None:
         self._console = console
         self._title, self._num_learners = title, num_learners
-        self._scores: list[tuple[int, float]] = []  # with the steps before
+        self._points: list[tuple[int, float, float]] = []  # steps, score, steps a second
         self._live = Live(console=console, auto_refresh=False)
         self._live.start()
+
+    def prepare(self, num_steps: int, expected: int) -> None:
+        text = f"random first steps  {count(num_steps)} of about {count(expected)}"
+        text = text if num_steps else "simulators start"
+        self._draw(_bar(num_steps, expected, text))
 
     def show(self, status: Status) -> None:
         score = status.scores["episode_return_raw_mean"]
         if math.isfinite(score):
-            self._scores.append((status.steps, score))
-        if len(self._scores) == _MOST_POINTS:
-            del self._scores[1::2]
-        # The panel without a curve has 9 lines; a few are left for what the run says.
-        height = min(8, self._console.height - 14)
+            self._points.append((status.steps, score, status.steps_per_second))
+        if len(self._points) == _MOST_POINTS:
+            del self._points[1::2]
+        # The panel without curves has 9 lines; a few are left for what the run says.
+        width, height = self._console.width - 4, self._console.height - 16
         parts = []
-        if self._scores and height > 1 and not self._console.options.ascii_only:
-            parts.append(curve(self._scores, self._console.width - 4, height))
-        drawn = panel(status, self._title, *parts, num_learners=self._num_learners)
-        self._live.update(drawn, refresh=True)
+        if self._points and height > 1 and not self._console.options.ascii_only:
+            steps, scores, speeds = zip(*self._points, strict=True)
+            second = height // 3 if height > 18 else 0
+            parts.append(curve("score", steps, scores, width, height - second))
+            if second:
+                parts.append(curve("steps/s", steps, speeds, width, second - 2))
+        self._draw(panel(status, *parts, num_learners=self._num_learners))
+
+    def _draw(self, drawn: RenderableType) -> None:
+        title = Text(self._title, "bold")
+        self._live.update(Panel(drawn, title=title, title_align="left"), refresh=True)
 
     def say(self, message: str) -> None:
         self._console.print(message, markup=False, highlight=False)
@@ -268,18 +280,11 @@ def line(status: Status) -> str:
     )
 
 
-def panel(
-    status: Status, title: str, *parts: RenderableType, num_learners: int = 1
-) -> RenderableType:
-    """Return the status, and ``parts`` below it, as a panel; no line needs more than 80 columns."""
-    bar = Table.grid(expand=True, padding=(0, 1))
-    bar.add_column(ratio=1)
-    bar.add_column(justify="right", no_wrap=True)
-    bar.add_row(
-        ProgressBar(total=status.planned_steps, completed=status.steps),
-        f"{status.steps / status.planned_steps:.0%}  "
-        f"{count(status.steps)} of {count(status.planned_steps)} steps",
-    )
+def panel(status: Status, *parts: RenderableType, num_learners: int = 1) -> RenderableType:
+    """Return the status, and ``parts`` below it; no line needs more than 76 columns."""
+    share = f"{status.steps / status.planned_steps:.0%}"
+    steps = f"{count(status.steps)} of {count(status.planned_steps)} steps"
+    bar = _bar(status.steps, status.planned_steps, f"{share}  {steps}")
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bold", no_wrap=True)
     rows.add_column(overflow="ellipsis")
@@ -290,26 +295,37 @@ def panel(
         rows.add_row(*row)
     if num_learners > 1:
         rows.add_row("learners", f"this is the first of {num_learners}")
-    drawn = Group(bar, rows, *parts)
-    return Panel(drawn, title=Text(title, "bold"), title_align="left", padding=(0, 1))
+    return Group(bar, rows, *parts)
 
 
-def curve(points: list[tuple[int, float]], width: int, height: int) -> Text:
-    """Return bars from score 0, or the least below 0, over steps from 0.
+def _bar(done: int, total: int, text: str) -> Table:
+    bar = Table.grid(expand=True, padding=(0, 1))
+    bar.add_column(ratio=1)
+    bar.add_column(justify="right", no_wrap=True)
+    green = ProgressBar(max(1, total), done, complete_style="green", finished_style="green")
+    bar.add_row(green, text)
+    return bar
 
-    Args:
-        points: steps, rising, and scores.
-        width: characters of a line.
-        height: lines, without the one that says the range.
+
+def curve(
+    name: str, steps: Sequence[int], values: Sequence[float], width: int, height: int
+) -> Text:
+    """Return bars of ``values``, from 0 or the least below 0, over ``steps`` from 0.
+
+    ``width`` is in characters, ``height`` in lines of bars, with a line above and one below.
     """
-    scores = np.interp(np.linspace(0, points[-1][0], width), *np.transpose(points))
-    low, high = min(0.0, scores.min()), max(0.0, scores.max())
-    eighths = np.rint(8 * height * (scores - low) / (high - low or 1.0)).astype(int)
-    ends = (count(each) if abs(each) >= 1000 else f"{each:.4g}" for each in (low, high))
-    text = Text.assemble(("score", "bold"), f", {' to '.join(ends)}")
+    low, high = min(0.0, *values), max(0.0, *values)
+    ends = [count(each) if abs(each) >= 1000 else f"{each:.4g}" for each in (low, high)]
+    margin = max(map(len, ends))
+    heights = np.interp(np.linspace(0, steps[-1], width - margin - 1), steps, values)
+    eighths = np.rint(8 * height * (heights - low) / (high - low or 1.0)).astype(int)
+    text, labels = Text(name, "bold"), {0: ends[0], height - 1: ends[1]}
     for row in reversed(range(height)):
+        text.append(f"\n{labels.get(row, ''):>{margin}}┤", "not bold dim")
         bars = "".join(_BARS[each] for each in np.clip(eighths - 8 * row, 0, 8))
-        text.append(f"\n{bars}", "green")
+        text.append(bars, "not bold green")
+    end = f"{count(steps[-1])} steps"
+    text.append(f"\n{'0':>{margin + 2}}{end:>{width - margin - 2}}", "not bold dim")
     return text
 
 
@@ -320,11 +336,7 @@ def summary(
     stopped_by: signal.Signals | None,
     is_cut: bool = False,
 ) -> RenderableType:
-    """Return the end of a run as a table, with the speeds and shares of ``status``.
-
-    Args:
-        is_cut: whether the run has ended after ``max_minutes``.
-    """
+    """Return the end of a run as a table; ``is_cut``: whether it ended after ``max_minutes``."""
     table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")

@@ -20,6 +20,7 @@ from accel_rl.runs.files import draw_or_warn
 from accel_rl.runs.tables import CurveRows, MetricsWriter
 from accel_rl.samplers.base import Episode, SamplerTimes
 from accel_rl.system.stopping import Interrupted, StopRequest
+from accel_rl.system.topology import available_cpus, physical_cores
 from accel_rl.trackers import TENSORBOARD, Trackers
 from accel_rl.training.device_clock import make_device_clock
 from accel_rl.training.evaluation import Evaluator
@@ -39,7 +40,6 @@ from accel_rl.training.progress import (
     Reading,
     Status,
     TimeSplit,
-    clock,
     find_bottleneck,
     line,
 )
@@ -310,12 +310,13 @@ class Records:
     def draw_curve(self, *, is_last: bool = False) -> bool:
         """Draw ``learning_curve.png``; log a warning and return False if that fails."""
         path = self._run_dir / "learning_curve.png"
-        title = f"{self._config.title}, {clock(self.seconds)}"
+        config, (minutes, seconds) = self._config, divmod(round(self.seconds), 60)
+        took = f"{minutes} min {seconds} s, {len(physical_cores(available_cpus()))} cores"
 
         def draw() -> None:
             from accel_rl.runs.figures import draw_learning_curve
 
-            draw_learning_curve(path, self._curve.rows, title, self._frame_skip)
+            draw_learning_curve(path, self._curve.rows, config.algo, config.env, took)
 
         return draw_or_warn(draw, path, is_last=is_last)
 

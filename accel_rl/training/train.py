@@ -39,7 +39,6 @@ from accel_rl.training.build import build
 from accel_rl.training.devices import describe_sharing
 from accel_rl.training.metrics import OnRow
 from accel_rl.training.progress import (
-    LINE_SECONDS,
     Progress,
     ProgressHandler,
     Status,
@@ -190,17 +189,17 @@ def _logging(run: Run, run_dir: Path, handler: logging.Handler) -> Iterator[None
 
 def _start(run: Run, progress: Progress, saved: Mapping[str, Any] | None) -> None:
     """Start the simulators, unless ``max_minutes`` are over before; the run then ends in order."""
-    sampler, told_at = run.sampler.config, monotonic()
+    sampler, due_at = run.sampler.config, monotonic()
     expected = sampler.num_envs * sampler.decorrelation_steps // 2
 
     def look(num_steps: int) -> None:
-        nonlocal told_at
+        nonlocal due_at
         if run.stop.is_asked():
             assert run.stop.received is not None
             raise Interrupted(run.stop.received)
-        if num_steps and monotonic() >= told_at + LINE_SECONDS and run.team.ranks.is_first:
-            told_at = monotonic()
-            progress.say(f"random first steps: {num_steps:,} of about {expected:,}")
+        if run.team.ranks.is_first and monotonic() >= due_at:
+            due_at = monotonic() + progress.interval_seconds
+            progress.prepare(num_steps, expected)
 
     try:
         run.start(saved, look)

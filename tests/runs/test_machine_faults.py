@@ -79,7 +79,7 @@ WRITERS: dict[str, tuple[str, Callable[[Path, int], object]]] = {
     "checkpoint": ("checkpoints/steps_000000000002.pt", save),
     "curve": (
         "curve.png",
-        lambda folder, n: draw_learning_curve(folder / "curve.png", CURVE * n, "title", 4),
+        lambda folder, n: draw_learning_curve(folder / "curve.png", CURVE * n, "a2c", "pong", ""),
     ),
     "config": (
         "config.yaml",

@@ -440,9 +440,9 @@ signature_always_right system/signing.py runs/test_signing.py
 sweep_stop_not_sent sweeps/queue.py sweeps/test_sweep_runs.py
 -                     process.ask_to_stop()
 +                     pass
-human_score_swapped tools/human_scores.py sweeps/test_sweep_report.py tools
-- random, human = _RANDOM_AND_HUMAN[game]
-+ human, random = _RANDOM_AND_HUMAN[game]
+human_score_swapped runs/human_scores.py sweeps/test_sweep_report.py tools
+- random, human = RANDOM_AND_HUMAN[game]
++ human, random = RANDOM_AND_HUMAN[game]
 preset_clip_range presets.py algos/test_preset_sources.py cli/test_config_presets.py
 - clip_range=0.1,
 + clip_range=0.2,

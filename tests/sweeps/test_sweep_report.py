@@ -106,7 +106,7 @@ def test_labels_of_ticks_do_not_overlap(spread: float, tmp_path, monkeypatch) ->
     names = [run.name for run in plan_runs(axes)]
     scores = {name: -0.6 - spread * (7 * place % 5) / 5 for place, name in enumerate(names)}
     draw_report(tmp_path, write_report(tmp_path, jobs_of(tmp_path, scores, **axes)))
-    assert len(panels) == 3
+    assert len(panels) == 1  # of one game, IQM, mean and median are the same
     for boxes in panels:
         assert len(boxes) >= 2
         assert all(a.x1 + 4 < b.x0 for a, b in pairwise(boxes))

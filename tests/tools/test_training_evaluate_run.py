@@ -18,13 +18,13 @@ from saved_runs import prefer_action, quiet, trained
 from accel_rl.__main__ import main
 from accel_rl.envs.atari_games import atari_games
 from accel_rl.runs.checkpoint import list_checkpoints
+from accel_rl.runs.human_scores import human_normalized
 from accel_rl.tools.evaluate import (
     EvaluateOptions,
     EvaluationReport,
     evaluate_run,
     report_table,
 )
-from accel_rl.tools.human_scores import human_normalized
 
 
 def evaluate(run_dir: Path, **options: Any) -> EvaluationReport:

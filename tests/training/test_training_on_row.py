@@ -150,7 +150,7 @@ def test_max_minutes_hold_in_the_random_first_steps_which_are_told(
         return 1e9 if "random first" in shown.getvalue() else 0.0
 
     monkeypatch.setattr("accel_rl.system.stopping.monotonic", now)
-    monkeypatch.setattr("accel_rl.training.train.LINE_SECONDS", 0.0)
+    monkeypatch.setattr("accel_rl.training.progress.PlainLines.interval_seconds", 0.0)
     monkeypatch.setattr("accel_rl.samplers.local_pool.LOOK_SECONDS", 0.0)
     shown, run_dir = io.StringIO(), tmp_path / "run"
     given = ["env=catch", "num_envs=4", "decorrelation_steps=1e6", "total_steps=40"]

@@ -7,7 +7,7 @@ no-ops, at most 108,000 frames a game.
 
 from __future__ import annotations
 
-_RANDOM_AND_HUMAN = {
+RANDOM_AND_HUMAN = {
     "alien": (227.8, 7127.7),
     "amidar": (5.8, 1719.5),
     "assault": (222.4, 742.0),
@@ -72,7 +72,7 @@ _NOT_AMONG_49 = (
     *("berzerk", "defender", "hero", "phoenix"),
     *("skiing", "solaris", "surround", "yars_revenge"),
 )
-ATARI_49 = tuple(game for game in _RANDOM_AND_HUMAN if game not in _NOT_AMONG_49)
+ATARI_49 = tuple(game for game in RANDOM_AND_HUMAN if game not in _NOT_AMONG_49)
 """the games of Table 1 in Stooke and Abbeel 2018, as the code published with it lists them"""
 
 
@@ -81,7 +81,7 @@ def human_normalized(game: str, score: float) -> float | None:
 
     None for a game (or other environment) without published scores.
     """
-    if game not in _RANDOM_AND_HUMAN:
+    if game not in RANDOM_AND_HUMAN:
         return None
-    random, human = _RANDOM_AND_HUMAN[game]
+    random, human = RANDOM_AND_HUMAN[game]
     return (score - random) / (human - random)

@@ -53,6 +53,15 @@ def pay(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
+def test_classic_control_is_filmed_without_a_screen(tmp_path) -> None:
+    pytest.importorskip("pygame", reason="of the extra train")
+    run_dir = trained(tmp_path / "run", "env=CartPole-v1")
+    game = play_game(run_dir)
+    rate, pictures = read_film(game.path)
+    assert rate == 50.0 and len(pictures) >= game.score  # a point a step
+    assert pictures[0].mean() > 200  # a cart and a pole on white
+
+
 @pytest.mark.slow
 def test_atari_game_is_filmed_in_colour_at_each_frame_of_the_emulator(breakout) -> None:
     game = play_game(breakout)

@@ -93,18 +93,20 @@ def name_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], size: f
         size: of the letters, in points.
     """
     inches = axes.bbox.height / axes.figure.dpi
-    for x in {end[0] for end in ends}:
-        _, heights, names, colours = zip(*sorted(end for end in ends if end[0] == x), strict=True)
-        half = [(name.count("\n") + 1) * size / 116 / inches for name in names]
-        to_share = axes.transScale + axes.transLimits
-        places = [float(to_share.transform((x, y))[1]) for y in heights]
+    to_share = axes.transScale + axes.transLimits
+    shares = [tuple(map(float, to_share.transform(end[:2]))) for end in ends]
+    for column in {round(x, 1) for x, _ in shares}:  # lines that end about there
+        near = sorted((y, i) for i, (x, y) in enumerate(shares) if round(x, 1) == column)
+        places = [y for y, _ in near]
+        chosen = [ends[i] for _, i in near]
+        half = [(end[2].count("\n") + 1) * size / 108 / inches for end in chosen]
         for i in range(1, len(places)):  # up, until none covers the one below
             places[i] = max(places[i], places[i - 1] + half[i - 1] + half[i])
         top = 1.0
         for i in reversed(range(len(places))):  # down, until all are below the top
             places[i] = min(places[i], top - half[i])
             top = places[i] - half[i]
-        for place, name, colour in zip(places, names, colours, strict=True):
+        for place, (x, _, name, colour) in zip(places, chosen, strict=True):
             axes.annotate(
                 plain(name),
                 (x, place),

@@ -1,4 +1,4 @@
-"""The look of the curves on the pages of results: lines named at their ends."""
+"""Curves and bars on the pages of results, in the look of the package's own figures."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-from accel_rl.runs.figures import Axes, Figure, style_axes, to_png
-
-INK = "#333333"
+from accel_rl.runs.figures import (
+    COLOURS,
+    Axes,
+    Figure,
+    entitle,
+    name_ends,
+    style_axes,
+    to_png,
+)
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A named line; ``low`` and ``high`` are the ends of its whiskers."""
+    """A line; ``low`` and ``high`` are the edges of its band. A line without a name has none."""
 
     name: str
     x: Sequence[float]
@@ -26,54 +30,48 @@ class Curve:
     high: Sequence[float] | None = None
 
 
-def draw_curves(axes: Axes, curves: Sequence[Curve]) -> None:
-    """Draw each curve with its name at its right end; names keep apart from each other."""
+def draw_curves(axes: Axes, curves: Sequence[Curve], size: float = 9) -> None:
+    """Draw each curve with its name, in letters of ``size`` points, at the right."""
     for curve in curves:
-        line = {"color": curve.colour, "linestyle": curve.style, "linewidth": 1.8}
-        marker = "o" if len(curve.x) < 12 else None
-        axes.plot(curve.x, curve.y, marker=marker, markersize=4, **line)
+        axes.plot(curve.x, curve.y, color=curve.colour, linestyle=curve.style, linewidth=1.8)
         if curve.low is not None and curve.high is not None:
-            axes.vlines(curve.x, curve.low, curve.high, color=curve.colour, linewidth=1)
+            axes.fill_between(
+                curve.x, curve.low, curve.high, color=curve.colour, alpha=0.15, linewidth=0
+            )
     style_axes(axes)
+    axes.set_xlim(0, max(curve.x[-1] for curve in curves))
+    axes.set_ylim(axes.get_ylim())
     named = [curve for curve in curves if curve.name]
-    low, high = axes.get_ylim()
-    to_share = axes.transLimits.transform
-    ends = [(float(to_share(axes.transScale.transform((c.x[-1], c.y[-1])))[1]), c) for c in named]
-    axes.set_ylim(low, high)
-    ends.sort(key=lambda end: end[0])
-    height = 0.17 / (axes.get_position().height * axes.figure.get_figheight())
-    places = _apart([share for share, _ in ends], height)
-    for place, (_, curve) in zip(places, ends, strict=True):
+    right = axes.get_xlim()[1]
+    name_ends(axes, [(right, c.y[-1], c.name, c.colour) for c in named], size)
+
+
+def draw_bars(axes: Axes, bars: Sequence[tuple[str, float, float, float]], ours: str) -> None:
+    """Draw a bar of each name, value, lowest and highest; those whose name begins with ``ours`` are
+    in the strong colour."""
+    for place, (name, value, low, high) in enumerate(bars):
+        colour = COLOURS[0] if name.startswith(ours) else "#b8b8b8"
+        axes.barh(place, value, color=colour, height=0.7)
+        axes.plot([low, high], [place, place], color="#333333", linewidth=1)
+        weight = "bold" if name.startswith(ours) else "normal"
         axes.annotate(
-            curve.name,
-            (1.01, place),
-            xycoords="axes fraction",
+            f"{value:,.0f}",
+            (high, place),
+            xytext=(5, 0),
+            textcoords="offset points",
             va="center",
-            fontsize="small",
-            color=curve.colour,
-            annotation_clip=False,
+            fontsize=9,
+            fontweight=weight,
         )
-
-
-def _apart(shares: Sequence[float], height: float) -> list[float]:
-    """Rising ``shares`` of the axes, moved until they are ``height`` apart and end at the top."""
-    places = list(shares)
-    for i in range(1, len(places)):
-        places[i] = max(places[i], places[i - 1] + height)
-    most = 1.0
-    for i in reversed(range(len(places))):
-        places[i] = min(places[i], most)
-        most = places[i] - height
-    return places
+    axes.set_yticks(range(len(bars)), [bar[0] for bar in bars])
+    axes.set_ylim(len(bars) - 0.5, -0.5)
+    axes.set_xlim(0, 1.12 * max(bar[3] for bar in bars))
+    axes.tick_params(axis="y", length=0)
+    style_axes(axes, "x")
 
 
 def save(figure: Figure, path: Path, title: str, foot: str) -> None:
-    """Write the figure with its title above and the machine in small letters below."""
-    layout = figure.get_layout_engine()
-    assert isinstance(layout, ConstrainedLayoutEngine)
-    margin = 0.2 / figure.get_figheight()
-    layout.set(rect=(0, margin, 1, 1 - margin))
-    figure.suptitle(title, fontsize=12, color=INK, x=0.02, ha="left", fontweight="bold")
-    figure.text(0.995, 0.004, foot, ha="right", va="bottom", fontsize=7, color="#777777")
+    """Write the figure with its title above and ``foot`` in small letters below."""
+    entitle(figure, title, foot)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(to_png(figure))

@@ -40,19 +40,12 @@ RANDOM = {"asterix": 0.6, "breakout": 0.6, "freeway": 0.1, "seaquest": 0.1, "spa
 """mean returns of uniformly random actions, over 100 episodes"""
 PUBLISHED = {"asterix": 15, "breakout": 28, "freeway": 58, "space_invaders": 131}
 """returns of gymnax's PPO after 10 M steps, from its README"""
-STYLES = {
-    "a2c": ("#0b5fa5", "-"),
-    "paac": ("#0b5fa5", "--"),
-    "a3c": ("#0b5fa5", ":"),
-    "ga3c": ("#0b5fa5", "-."),
-    "ppo": ("#1b8a5a", "-"),
-    "appo": ("#1b8a5a", ":"),
-    "dqn": ("#c8553d", "-"),
-    "double_dqn": ("#c8553d", "--"),
-    "async_dqn": ("#c8553d", ":"),
-    "cat_dqn": ("#8a5aa5", "-"),
-    "rainbow": ("#8a5aa5", "--"),
-    "pqn": ("#333333", "-"),
+FAMILIES = {
+    "A2C": {"a2c": "#08306b", "paac": "#2171b5", "a3c": "#6baed6", "ga3c": "#00a3a3"},
+    "PPO": {"ppo": "#00592c", "appo": "#5bb974"},
+    "Q-learning": {"dqn": "#8c2d04", "double_dqn": "#e6682e", "async_dqn": "#f4a582"},
+    "distributions": {"cat_dqn": "#54278f", "rainbow": "#a67fc9"},
+    "PQN": {"pqn": "#b8860b"},
 }
 Values = NDArray[np.float64]
 
@@ -84,8 +77,7 @@ def main(sweeps: Sequence[str]) -> None:
     }
     greedy = read_greedy(greedy_scores.SCORES)
     greedy |= _earlier(read_greedy(ROWS / EARLIER / "greedy.csv"))
-    draw_games(runs)
-    draw_profiles({name: each for name, each in scale(scores).items() if name in runs})
+    draw_games(runs, finding({name: each for name, each in scale(scores).items() if name in runs}))
     put(DOCS / "results.md", "scores", page(every, scores))
     if greedy:
         put(DOCS / "results.md", "greedy", greedy_page(greedy))
@@ -190,48 +182,53 @@ def _iqm(scores: Mapping[str, Values]) -> str:
     return str(iqm)
 
 
-def draw_games(runs: Runs) -> None:
-    """A panel for each game: the mean over seeds of each algorithm."""
-    figure = new_figure(16.0, 7.2)
-    panels = list(figure.subplots(2, 3).flat)
-    for axes, game in zip(panels, GAMES, strict=False):
-        curves = []
-        for algorithm, of in runs.items():
-            if game in of:
-                steps = min((run.steps for run in of[game]), key=len)
-                each = [np.interp(steps, run.steps, run.returns) for run in of[game]]
-                colour, style = STYLES[algorithm]
-                curves.append(
-                    Curve(algorithm, steps / 1e6, np.mean(each, 0), colour, style)  # type: ignore
-                )
-        draw_curves(axes, curves)
-        axes.set_title(game, loc="left", fontsize="medium")
-    panels[-1].set_axis_off()
-    for axes in (panels[0], panels[3]):
-        axes.set_ylabel("return")
-    for axes in panels[3:5]:
-        axes.set_xlabel("million steps")
-    save(figure, DOCS / "pictures" / "minatar_curves.png", "MinAtar", "mean over seeds")
+def draw_games(runs: Runs, title: str) -> None:
+    """A row for each family and a column for each game; the other families are grey."""
+    families = {name: of for name, of in FAMILIES.items() if {*of} & {*runs}}
+    figure = new_figure(8.4, 1.25 * len(families) + 0.9)
+    panels = figure.subplots(len(families), len(GAMES), squeeze=False, sharex=True, sharey="col")
+    for row, (family, colours) in zip(panels, families.items(), strict=True):
+        for axes, game in zip(row, GAMES, strict=True):
+            # Colours come last, above the grey.
+            names = sorted((name for name in runs if game in runs[name]), key=colours.__contains__)
+            last = game == GAMES[-1]
+            curves = []
+            for name in names:
+                x, y = _mean_curve(runs[name][game])
+                label = name if last and name in colours else ""
+                curves.append(Curve(label, x, y, colours.get(name, "#dcdcdc")))
+            if curves:
+                draw_curves(axes, curves, 8)
+            axes.tick_params(labelsize=7)
+        row[0].set_ylabel(family, fontsize=9)
+    for axes, game in zip(panels[0], GAMES, strict=True):
+        axes.set_title(game.replace("_", " "), fontsize=9)
+    figure.supylabel("return", fontsize=8)
+    most = max(len(each) for of in runs.values() for each in of.values())
+    seeds = "one seed" if most == 1 else f"one to {most} seeds"
+    foot = f"million steps; mean return of the last 100 episodes, {seeds}; grey: the other families"
+    save(figure, DOCS / "pictures" / "minatar_curves.png", title, foot)
 
 
-def draw_profiles(scaled: Mapping[str, Mapping[str, Values]]) -> None:
-    """The share of runs whose scaled score is above each threshold, if one has played all games."""
-    thresholds = np.linspace(0, 1.2, 121)
-    curves = []
-    for algorithm, of in scaled.items():
-        if len(of) == len(GAMES):
-            # A game counts as much as any other, however many seeds it has.
-            shares = [(each[:, np.newaxis] > thresholds).mean(0) for each in of.values()]
-            colour, style = STYLES[algorithm]
-            curves.append(Curve(algorithm, thresholds, np.mean(shares, 0), colour, style))  # type: ignore
-    if curves:
-        figure = new_figure(7.0, 4.2)
-        axes = figure.subplots()
-        draw_curves(axes, curves)
-        axes.set_xlabel("scaled score: 0 random, 1 the best algorithm's mean")
-        axes.set_ylabel("share of runs above it")
-        title = "MinAtar: performance profiles"
-        save(figure, DOCS / "pictures" / "minatar_profiles.png", title, "five games")
+def _mean_curve(runs: Sequence[Run]) -> tuple[Any, Any]:
+    """Million steps, and the mean over the runs."""
+    steps = min((run.steps for run in runs), key=len)
+    return steps / 1e6, np.mean([np.interp(steps, run.steps, run.returns) for run in runs], 0)
+
+
+def finding(scaled: Scores) -> str:
+    """The algorithms with the highest mean over all games, as a sentence."""
+    iqm = {
+        name: aggregate(list(of.values()))["iqm"].value
+        for name, of in scaled.items()
+        if len(of) == len(GAMES)
+    }
+    best = sorted(iqm, key=lambda name: -iqm[name])[:3]
+    if not best:
+        return "MinAtar: no algorithm has played all games"
+    others = " and ".join(f"{name} ({iqm[name]:.2f})" for name in best[1:])
+    told = f"{best[0]} scores most over the five games of MinAtar (IQM {iqm[best[0]]:.2f})"
+    return f"{told}, before {others}" if others else told
 
 
 if __name__ == "__main__":

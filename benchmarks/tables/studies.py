@@ -39,10 +39,17 @@ class Setting:
 
 @dataclass(frozen=True)
 class Study:
-    """Settings by the name of their preset; ``docs/scale.md`` has the question and the answer."""
+    """Settings by the name of their preset; ``docs/scale.md`` has the question and the answer.
+
+    ``title``: the finding. ``panels``: words of the labels that part the curves into panels.
+    """
 
     title: str
     settings: dict[str, Setting]
+    panels: tuple[str, ...] = ("",)
+
+    def panel_of(self, label: str) -> str:
+        return next(panel for panel in self.panels if panel in label)
 
 
 def _a2c(num_envs: int, steps: int, learners: int = 1) -> TrainConfig:
@@ -105,33 +112,34 @@ def _changed(config: Any, learner: Any, learners: int, steps: int, **sampler: in
 
 STUDIES = {
     "simulators_a2c": Study(
-        "A2C with more simulators",
+        "A2C with more simulators learns more slowly at first, and more in the end",
         {
             f"a2c_{n}": Setting(f"{n} simulators", n * 5, partial(_a2c, n, STEPS))
             for n in (16, 64, 256)
         },
     ),
     "simulators_ppo": Study(
-        "PPO with more simulators and shorter rollouts",
+        "PPO loses no score with more simulators and shorter rollouts",
         {f"ppo_{n}": Setting(f"{n} simulators", 1024, partial(_ppo, n)) for n in (16, 64, 256)},
     ),
     "batch_dqn": Study(
-        "DQN with larger batches",
+        "DQN learns as well with batches of 256 as of 32, and worse with 2,048",
         {
             f"dqn_{n}": Setting(f"batch of {n:,}", n, partial(_dqn, n, lr))
             for n, lr in ((32, 2.5e-4), (256, 7.5e-4), (2048, 15e-4))
         },
     ),
     "learners": Study(
-        "Learners of 16 simulators each, in step and through the store",
+        "Up to eight learners lose no score; by the store they start more slowly",
         {
             f"in_step_{n}": Setting(f"{n} in step", n * 80, partial(_a2c, 16 * n, 1_000_000, n))
             for n in (1, 2, 4, 8)
         }
         | {f"a3c_{n}": Setting(f"{n} by the store", 80, partial(_a3c, n)) for n in (2, 4, 8)},
+        ("in step", "by the store"),
     ),
     "lag_ga3c": Study(
-        "GA3C: the age of experience, and V-trace",
+        "GA3C learns more with V-trace where a long queue makes experience old",
         {
             f"ga3c_{batch}_{queue}{name}": Setting(
                 f"{batch} samples, queue of {queue:,}{shown}",
@@ -147,6 +155,7 @@ STUDIES = {
                 (20, 1_000, "_vtrace", ", V-trace", {"vtrace": True}),
             )
         },
+        ("160 samples", "20 samples"),
     ),
 }
 

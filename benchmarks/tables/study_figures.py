@@ -138,30 +138,39 @@ def _noise(setting: Setting, cosine: Values) -> tuple[str, str]:
 
 
 def draw(path: Path, study: Study, found: dict[str, Curves]) -> None:
-    """Score over steps, with the interval of each point."""
-    curves = []
-    for number, (key, each) in enumerate(found.items()):
-        estimates = [aggregate([column])["mean"] for column in each.scores.T]
-        has_interval = len(each.scores) > 1
-        curves.append(
-            Curve(
-                study.settings[key].label,
-                each.steps / 1e6,  # type: ignore[arg-type]
-                [estimate.value for estimate in estimates],
-                COLOURS[number],
-                low=[estimate.low for estimate in estimates] if has_interval else None,
-                high=[estimate.high for estimate in estimates] if has_interval else None,
+    """Score over steps in each panel, with a band of intervals from three seeds on."""
+    labels = {key: study.settings[key].label for key in found}
+    names = {
+        key: label.replace(study.panel_of(label), "").strip(", ") for key, label in labels.items()
+    }
+    colours = dict(zip(dict.fromkeys(names.values()), COLOURS, strict=False))
+    figure = new_figure(8.0, 3.9)
+    panels = figure.subplots(1, len(study.panels), squeeze=False, sharey=True)[0]
+    for axes, panel in zip(panels, study.panels, strict=True):
+        curves = []
+        for key, each in found.items():
+            if study.panel_of(labels[key]) != panel:
+                continue
+            band = [aggregate([column])["mean"] for column in each.scores.T]
+            has_band = len(each.scores) >= FEWEST_RUNS
+            curves.append(
+                Curve(
+                    names[key],
+                    each.steps / 1e6,  # type: ignore[arg-type]
+                    each.scores.mean(0),  # type: ignore[arg-type]
+                    colours[names[key]],
+                    low=[estimate.low for estimate in band] if has_band else None,
+                    high=[estimate.high for estimate in band] if has_band else None,
+                )
             )
-        )
-    figure = new_figure(8.0, 4.4)
-    axes = figure.subplots()
-    draw_curves(axes, curves)
-    axes.set_xlabel("million steps")
-    axes.set_ylabel("return")
+        draw_curves(axes, curves)
+        axes.set_title(panel, loc="left", fontsize=10)
+        axes.set_xlabel("million steps")
+    panels[0].set_ylabel("return")
     most = max(len(each.scores) for each in found.values())
-    what = "95 % interval" if most >= FEWEST_RUNS else "range"
-    shown = f"mean and {what}, {most} seeds" if most > 1 else "one seed"
-    save(figure, path, study.title, f"MinAtar's breakout, {shown}")
+    seeds = "one seed each" if most == 1 else f"mean of {most} seeds"
+    band_note = "; band: 95 % interval" if most >= FEWEST_RUNS else ""
+    save(figure, path, study.title, f"MinAtar's breakout, {seeds}{band_note}")
 
 
 if __name__ == "__main__":

@@ -41,6 +41,9 @@ class LearnerConfig:
     clips_actions: ClassVar[bool] = False
     """Whether the agents draw floats without bounds, which the environments then clip."""
 
+    cheaper: ClassVar[str] = "a larger num_envs, or a GPU"
+    """What makes learning take less of the time, for the line that says what limits a run."""
+
     gamma: float = option(0.99, common=True)
     """Discount of one step."""
     bootstrap_on_truncation: bool = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ class MinibatchConfig(LearnerConfig):
     Raises:
         ValueError: A value is out of range.
     """
+
+    cheaper: ClassVar[str] = "fewer epochs or a larger minibatch_size"
 
     epochs: int
     """Passes over each rollout."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ class ReplayConfig(LearnerConfig):
     Raises:
         ValueError: a value is out of range, or options do not fit each other.
     """
+
+    cheaper: ClassVar[str] = "a smaller training_intensity, or a GPU"
 
     batch_size: int = option(32, common=True)
     """Transitions in one update."""

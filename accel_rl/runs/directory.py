@@ -8,9 +8,10 @@ import itertools
 import logging
 import os
 import platform
+import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from io import TextIOWrapper
 from pathlib import Path
@@ -24,7 +25,7 @@ from accel_rl.config import TrainConfig
 from accel_rl.runs.files import naming, no_link
 from accel_rl.runs.yaml_file import write_yaml
 from accel_rl.system.console import printable
-from accel_rl.system.topology import available_cpus
+from accel_rl.system.topology import available_cpus, cpu_info
 
 LOGGER = logging.getLogger("accel_rl")
 
@@ -101,12 +102,25 @@ def _plain(name: str) -> str:
 
 
 def describe_machine(device: torch.device) -> str:
-    """Return versions and hardware in a line, without which no speed can be compared."""
+    """Return versions, hardware, load and command, without which no speed can be compared."""
     gpu = f", {torch.cuda.get_device_name(device)}" if device.type == "cuda" else ""
+    processor = cpu_info("model name") or platform.processor()
     return (
-        f"accel_rl {__version__}, torch {torch.__version__}, Python {platform.python_version()}, "
-        f"{platform.platform()}, {len(available_cpus())} CPUs{gpu}"
+        f"accel_rl {__version__}{_commit()}, torch {torch.__version__}, "
+        f"Python {platform.python_version()}, {platform.platform()}, {processor}, "
+        f"{len(available_cpus())} CPUs{gpu}, load {os.getloadavg()[0]:.1f}; "
+        f"command: {shlex.join(sys.orig_argv)}"
     )
+
+
+def _commit() -> str:
+    """Return the commit in brackets if this is a checkout."""
+    git, head = Path(__file__).parents[2] / ".git", ""
+    with suppress(OSError):
+        head = (git / "HEAD").read_text().strip()
+        if head.startswith("ref: "):
+            head = (git / head.removeprefix("ref: ")).read_text()
+    return f" ({head[:8]})" if head else ""
 
 
 def write_config(config: TrainConfig, path: Path, *, signed: bool = True) -> None:

@@ -11,6 +11,7 @@ import this.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -80,6 +81,23 @@ def available_cpus() -> list[int]:
     if not hasattr(os, "sched_getaffinity"):  # only Linux tells
         return list(range(os.cpu_count() or 1))
     return sorted(os.sched_getaffinity(0))
+
+
+def cpu_info(name: str) -> str:
+    """Return what Linux says under ``name`` of the first CPU, or an empty text."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        for line in file:
+            if line.startswith(name):
+                return line.partition(":")[2].strip()
+    return ""
+
+
+def idle_seconds() -> float:
+    """Return the time in which CPUs that this process may use had nothing to do, since the boot."""
+    import psutil  # here, since workers start sooner without
+
+    times = psutil.cpu_times(percpu=True)
+    return float(sum(times[cpu].idle for cpu in available_cpus() if cpu < len(times)))
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:

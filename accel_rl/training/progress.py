@@ -21,7 +21,9 @@ from rich.table import Table
 from rich.text import Text
 
 from accel_rl.config import TrainConfig
+from accel_rl.envs import is_atari_game
 from accel_rl.runs.tables import EPISODE_WINDOW, Row
+from accel_rl.system.topology import cpu_info
 
 PANEL_SECONDS = 1.0
 """between two drawings of the panel: each takes some milliseconds from training"""
@@ -46,6 +48,8 @@ class Reading(NamedTuple):
         learning: of the learner, with what its device did later.
         evaluating: part of ``wall`` in which this learner evaluated while others went on.
         logging, saving: parts of ``wall`` for rows of metrics and for checkpoints that were due.
+        core: processor time of ``learning``; 0: not measured.
+        idle: of all CPUs that this process may use.
     """
 
     wall: float
@@ -56,8 +60,13 @@ class Reading(NamedTuple):
     evaluating: float = 0.0
     logging: float = 0.0
     saving: float = 0.0
+    core: float = 0.0
+    idle: float = 0.0
     steps: int = 0
     updates: int = 0
+
+
+_SHARES = ("waiting", "inference", "learning", "simulating", "logging", "saving", "core", "idle")
 
 
 class TimeSplit(NamedTuple):
@@ -71,7 +80,8 @@ class TimeSplit(NamedTuple):
     this process reads the first actions of the next rollout (`accel_rl.training.device_clock`).
 
     ``logging`` and ``saving`` are the parts of ``other`` that ``log_interval`` and
-    ``checkpoint_interval`` make longer or shorter.
+    ``checkpoint_interval`` make longer or shorter. ``core`` is the part of ``learning`` in which
+    its thread had a core, or NaN; ``idle`` the number of CPUs that nobody used.
     """
 
     waiting: float
@@ -81,15 +91,23 @@ class TimeSplit(NamedTuple):
     simulating: float
     logging: float = 0.0
     saving: float = 0.0
+    core: float = math.nan
+    idle: float = 0.0
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether other processes took the core of learning for a fair part of its time."""
+        return self.learning > 0.1 and self.core < 0.75
 
     @classmethod
     def between(cls, before: Reading, after: Reading) -> TimeSplit:
         wall = after.wall - before.wall - (after.evaluating - before.evaluating)
         shares = {
             name: (getattr(after, name) - getattr(before, name)) / max(wall, 1e-9)
-            for name in ("waiting", "inference", "learning", "simulating", "logging", "saving")
+            for name in _SHARES
         }
         known = shares["waiting"] + shares["inference"] + shares["learning"]
+        shares["core"] = shares["core"] / max(shares["learning"], 1e-9) or math.nan
         return cls(other=max(0.0, 1.0 - known), **shares)
 
 
@@ -118,18 +136,31 @@ def find_bottleneck(split: TimeSplit, config: TrainConfig, *, on_gpu: bool) -> B
         "checkpoints": split.saving,
     }
     name = max(saved, key=lambda each: saved[each])
-    return Bottleneck(name, saved[name], _hint(name, config, on_gpu))
+    hint = _hint(name, config, on_gpu, has_idle=split.idle >= 0.8)
+    return Bottleneck(name, saved[name], hint)
 
 
-def _hint(name: str, config: TrainConfig, on_gpu: bool) -> str:
-    learner = config.learner
+def _hint(name: str, config: TrainConfig, on_gpu: bool, has_idle: bool) -> str:
+    """Return what to change; ``has_idle``: whether a CPU has nothing to do."""
+    learner, is_serial = config.learner, config.sampler.num_workers == 0
     if name in ("logging", "checkpoints"):
         return f"a larger {'log_interval' if name == 'logging' else 'checkpoint_interval'}"
     if name == "simulators":
-        is_serial = config.sampler.num_workers == 0
-        return "num_workers=none steps in parallel" if is_serial else "more CPU cores would help"
+        if not has_idle:
+            return "more CPU cores would help"
+        return f"{'num_workers=none' if is_serial else 'a larger num_envs'} uses the idle cores"
+    if name == "learning" and not on_gpu:
+        if has_idle and learner.in_rollouts and config.num_learners == 1:
+            if not is_serial and not config.overlap:
+                return "overlap=true learns while simulators work"
+            if "batch_size" not in learner.batches(config.sampler):
+                return "learners=2 num_workers=0 uses the idle cores"
+        is_float = learner.precision == "float32" and is_atari_game(config.env)
+        if is_float and "avx512_bf16" in cpu_info("flags"):
+            return "precision=bfloat16 computes faster"
+        return learner.cheaper
     if not on_gpu:
-        return "a GPU or a smaller model"
+        return "a larger num_envs, or a GPU"
     if name == "learning":
         if learner.in_rollouts and not config.overlap and config.parallel.pull_steps is None:
             return "overlap=true learns while simulators work"
@@ -277,6 +308,7 @@ def line(status: Status) -> str:
         f"{status.steps_per_second:,.0f} steps/s  {score}  "
         f"episodes {status.num_episodes:,}  left {clock(status.seconds_left)}"
         + (f"  limited by {worst.name} ({worst.share:.0%})" if worst.share else "")
+        + (f"; learning had {status.split.core:.0%} of a core" if status.split.is_disturbed else "")
     )
 
 
@@ -409,3 +441,8 @@ def _spent(status: Status) -> Iterator[tuple[str, RenderableType]]:
     yield "spent", text
     if worst.share:
         yield "limit", f"{worst.name} ({worst.share:.0%} of the time): {worst.hint}"
+    if split.is_disturbed:
+        yield (
+            "others",
+            f"other processes run here: learning had {split.core:.0%} of a core",
+        )

@@ -20,7 +20,7 @@ from accel_rl.runs.files import draw_or_warn
 from accel_rl.runs.tables import CurveRows, MetricsWriter
 from accel_rl.samplers.base import Episode, SamplerTimes
 from accel_rl.system.stopping import Interrupted, StopRequest
-from accel_rl.system.topology import available_cpus, physical_cores
+from accel_rl.system.topology import available_cpus, idle_seconds, physical_cores
 from accel_rl.trackers import TENSORBOARD, Trackers
 from accel_rl.training.device_clock import make_device_clock
 from accel_rl.training.evaluation import Evaluator
@@ -92,6 +92,7 @@ class Records:
             counts = saved["counts"]
         self.steps, self.updates = int(counts["steps"]), int(counts["updates"])
         self.learning_seconds = 0.0
+        self.core_seconds = 0.0  # processor time of learning, if it is in this thread, on the CPU
         self.device_clock = make_device_clock(sync.parameters.parameter.device)
         self.is_learning = False  # what a checkpoint would hold is of no one moment
         self.scores = Scores(info_keys)
@@ -452,6 +453,8 @@ class Records:
             simulating=times.simulating,
             learning=self.learning_seconds + late,
             **self._spent,
+            core=self.core_seconds,
+            idle=idle_seconds(),
             steps=self.steps,
             updates=self.updates,
         )

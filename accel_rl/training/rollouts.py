@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 import torch
@@ -114,6 +114,7 @@ class RolloutRun(Run):
     def learning(self) -> Iterator[None]:
         """Use the learner's threads within; time without sampling counts as learning."""
         records, before, began = self.records, self.sampler.times, perf_counter()
+        core = thread_time()
         records.is_learning = True
         records.device_clock.begin()
         with learning_threads(self.num_threads):
@@ -122,6 +123,8 @@ class RolloutRun(Run):
         now = self.sampler.times
         sampling = now.waiting - before.waiting + now.policy - before.policy
         records.learning_seconds += perf_counter() - began - sampling
+        if self.overlapped is None and self.device.type == "cpu":
+            records.core_seconds += thread_time() - core
         records.is_learning = False
 
     def give_options(self, options: Mapping[str, Any]) -> None:

@@ -238,11 +238,15 @@ def test_counts_and_times_are_short(shorten, number: float, text: str) -> None:
 def test_time_split_is_what_passed_between_two_readings() -> None:
     before = Reading(10.0, *SamplerTimes(waiting=2.0, policy=3.0, simulating=5.0), 4.0)
     after = Reading(20.0, *SamplerTimes(waiting=6.0, policy=4.0, simulating=12.0), 8.0)
-    assert TimeSplit.between(before, after) == pytest.approx((0.4, 0.1, 0.4, 0.1, 0.7, 0, 0))
+    nan = math.nan
+    expected = (0.4, 0.1, 0.4, 0.1, 0.7, 0, 0, nan, 0)
+    assert TimeSplit.between(before, after) == pytest.approx(expected, nan_ok=True)
     # 30 seconds more, of which 30 in an evaluation
     later = after._replace(wall=50.0, evaluating=30.0, logging=0.5, saving=1.0)
-    expected = (0.4, 0.1, 0.4, 0.1, 0.7, 0.05, 0.1)
-    assert TimeSplit.between(before, later) == pytest.approx(expected)
+    # learning had a core in half of its 4 seconds, and two CPUs were idle all the time
+    later = later._replace(core=3.0, idle=20.0)
+    expected = (0.4, 0.1, 0.4, 0.1, 0.7, 0.05, 0.1, 0.5, 2.0)
+    assert TimeSplit.between(before._replace(core=1.0), later) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -266,9 +270,17 @@ def test_bottleneck_is_what_would_save_most(split: TimeSplit, name: str, share: 
 @pytest.mark.parametrize(
     ("split", "options", "on_gpu", "hint"),
     [
-        (TimeSplit(0.9, 0.05, 0.05, 0, 0.9), "num_workers=0", False, "num_workers=none"),
+        (TimeSplit(0.9, 0.05, 0.05, 0, 0.9, idle=1), "num_workers=0", False, "num_workers=none"),
+        (TimeSplit(0.9, 0.05, 0.05, 0, 0.9, idle=1), "", False, "larger num_envs"),
         (TimeSplit(0.9, 0.05, 0.05, 0, 0.9), "", False, "more CPU cores"),
-        (TimeSplit(0, 0.9, 0.1, 0, 0.1), "", False, "a GPU or a smaller model"),
+        (TimeSplit(0.9, 0.05, 0.05, 0, 0.9), "num_workers=0", False, "more CPU cores"),
+        (TimeSplit(0, 0.9, 0.1, 0, 0.1), "", False, "larger num_envs, or a GPU"),
+        (LEARNING, "algo=a2c", False, "larger num_envs, or a GPU"),
+        (LEARNING, "algo=ppo", False, "fewer epochs or a larger minibatch_size"),
+        (LEARNING, "algo=dqn", False, "smaller training_intensity"),
+        (LEARNING._replace(idle=1), "algo=a2c", False, "overlap=true"),
+        (LEARNING._replace(idle=1), "algo=a2c num_workers=0", False, "learners=2 num_workers=0"),
+        (LEARNING._replace(idle=1), "algo=dqn num_workers=0", False, "training_intensity"),
         (TimeSplit(0, 0.9, 0.1, 0, 0.1), "", True, "larger num_envs"),
         (LEARNING, "algo=ppo", True, "overlap=true"),
         (LEARNING, "algo=ppo overlap=true", True, "precision=tf32"),
@@ -281,4 +293,19 @@ def test_bottleneck_is_what_would_save_most(split: TimeSplit, name: str, share: 
 )
 def test_hint_says_what_to_change(split, options, on_gpu, hint) -> None:
     config = parse_arguments(["env=catch", *options.split()])
-    assert hint in find_bottleneck(split, config, on_gpu=on_gpu).hint
+    assert re.search(hint, find_bottleneck(split, config, on_gpu=on_gpu).hint)
+
+
+@pytest.mark.parametrize(("flags", "hint"), [("sse avx512_bf16", "bfloat16"), ("sse", "epochs")])
+def test_bfloat16_helps_games_where_the_processor_has_it(flags, hint, monkeypatch) -> None:
+    monkeypatch.setattr("accel_rl.training.progress.cpu_info", lambda name: flags)
+    found = find_bottleneck(LEARNING, parse_arguments(["algo=ppo", "env=pong"]), on_gpu=False)
+    assert hint in found.hint
+
+
+@pytest.mark.parametrize(("core", "is_said"), [(0.37, True), (0.9, False), (math.nan, False)])
+def test_other_processes_are_said_in_the_line_the_panel_and_the_summary(core, is_said) -> None:
+    given = status(split=LEARNING._replace(core=core))
+    drawn = panel(given), summary(given, Path("runs/x"), 1, None)
+    texts = [line(given), *("\n".join(render(each, 76)) for each in drawn)]
+    assert ["learning had 37% of a core" in each for each in texts] == [is_said] * 3

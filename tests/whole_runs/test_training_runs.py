@@ -53,6 +53,7 @@ def test_short_run_leaves_everything_it_promises(env: str, num_workers: str, tmp
     )
     assert (result.run_dir, result.stopped_by) == (run_dir, None)
     assert (result.status.steps, result.updates) == (1200, 60)
+    assert 0 < result.status.split.core < 1.1
     files = {path.name.partition(".1")[0] for path in run_dir.iterdir()}
     expected = "config.yaml metrics.csv learning_curve.png train.log checkpoints"
     assert files == {*expected.split(), "events.out.tfevents"}
@@ -62,6 +63,7 @@ def test_short_run_leaves_everything_it_promises(env: str, num_workers: str, tmp
     config = OmegaConf.load(run_dir / "config.yaml")
     assert (config.env, config.sampler.num_envs, config.total_steps) == (env, 4, 1200)
     log = (run_dir / "train.log").read_text()
+    assert re.search(r"accel_rl [\d.]+.* CPUs, load [\d.]+; command: \S*python", log)
     assert "torch" in log and "finished" in log
 
 

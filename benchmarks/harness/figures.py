@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from accel_rl.runs.figures import (
-    COLOURS,
-    Axes,
-    Figure,
-    entitle,
-    name_ends,
-    style_axes,
-    to_png,
-)
+from accel_rl.runs.figures import INK, Axes, Figure, entitle, name_ends, style_axes, to_png
 
 
 @dataclass(frozen=True)
@@ -46,26 +39,20 @@ def draw_curves(axes: Axes, curves: Sequence[Curve], size: float = 9) -> None:
     name_ends(axes, [(right, c.y[-1], c.name, c.colour) for c in named], size)
 
 
-def draw_bars(axes: Axes, bars: Sequence[tuple[str, float, float, float]], ours: str) -> None:
-    """Draw a bar of each name, value, lowest and highest; those whose name begins with ``ours`` are
-    in the strong colour."""
+def draw_bars(
+    axes: Axes, bars: Sequence[tuple[str, float, float, float]], colours: Mapping[str, str]
+) -> None:
+    """Draw a bar for each name, value, lowest and highest; ``colours``: by the first word."""
     for place, (name, value, low, high) in enumerate(bars):
-        colour = COLOURS[0] if name.startswith(ours) else "#b8b8b8"
-        axes.barh(place, value, color=colour, height=0.7)
-        axes.plot([low, high], [place, place], color="#333333", linewidth=1)
-        weight = "bold" if name.startswith(ours) else "normal"
-        axes.annotate(
-            f"{value:,.0f}",
-            (high, place),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9,
-            fontweight=weight,
-        )
+        colour = colours.get(name.split()[0])
+        axes.barh(place, value, color=colour or "#b8b8b8", height=0.7)
+        axes.plot([low, high], [place, place], color=INK, linewidth=1)
+        style: Any = {"va": "center", "fontsize": 9, "fontweight": "bold" if colour else "normal"}
+        at: Any = {"xytext": (5, 0), "textcoords": "offset points"}
+        axes.annotate(f"{value:,.0f}", (high, place), **at, **style)
     axes.set_yticks(range(len(bars)), [bar[0] for bar in bars])
     axes.set_ylim(len(bars) - 0.5, -0.5)
-    axes.set_xlim(0, 1.12 * max(bar[3] for bar in bars))
+    axes.set_xlim(0, 1.1 * max(bar[3] for bar in bars))
     axes.tick_params(axis="y", length=0)
     style_axes(axes, "x")
 

@@ -9,7 +9,7 @@ import pytest
 from documents import ROOT
 
 from accel_rl.envs.minatar import GAMES
-from benchmarks.tables import greedy_scores, minatar_table, study_figures
+from benchmarks.tables import greedy_scores, minatar_table, pictures, study_figures
 from benchmarks.tables.studies import STUDIES
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -40,6 +40,21 @@ def test_every_report_is_named_on_a_page_and_names_a_script() -> None:
                 or "LEANRL" in script
                 or (ROOT / script).exists()
             ), command
+
+
+def test_pictures_are_those_that_a_page_shows() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *RESULTS.rglob("*.md")]
+    shown = {n for page in pages for n in re.findall(r"pictures/([\w.]+)", page.read_text())}
+    kept = {path.name for path in (ROOT / "docs" / "pictures").iterdir() if path.suffix != ".py"}
+    assert kept == shown
+
+
+@pytest.mark.slow
+def test_pictures_are_drawn_from_what_is_recorded(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(pictures, "PICTURES", tmp_path)
+    pictures.main()
+    drawn = {path.name for path in tmp_path.iterdir()}
+    assert len(drawn) == 10 and drawn <= {p.name for p in (ROOT / "docs" / "pictures").iterdir()}
 
 
 # ---- tables --------------------------------------------------------------------------------------

@@ -15,13 +15,14 @@ from time import monotonic
 from traceback import format_exc, format_exception
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from torch import nn
 
 from accel_rl.algos.replay_config import ReplayConfig
 from accel_rl.config import TrainConfig
-from accel_rl.models.joined import convolves
+from accel_rl.models.joined import JoinedNetwork, convolves, indicated
 from accel_rl.parallel import Team, TeamError
 from accel_rl.presets import describe_settings
 from accel_rl.runs.directory import describe_machine, log_to, run_place, write_config
@@ -268,6 +269,16 @@ def first_lines(run: Run, saved: Mapping[str, Any] | None) -> Iterator[str]:
             "this process was forked, so torch computes in one thread; start the process by spawn "
             "for more threads"
         )
+    if not getattr(config.learner, "scale_actions", True):
+        for _, leaf in leaves_of(sampler.env_spec.action):
+            half = (leaf.limits[1] - leaf.limits[0]) / 2
+            least, most = half.min(), half.max(initial=0.0, where=np.isfinite(half))
+            if leaf.is_clipped and (least < 0.1 or most > 10):
+                yield (
+                    f"actions of {config.env} have bounds {least:.2g} to {most:.2g} from their "
+                    f"middle, and scale_actions=false draws them with deviation 1 around 0; "
+                    f"scale_actions=true fits them to the bounds"
+                )
     for path, leaf in leaves_of(without_mask(sampler.env_spec.observation)):
         yield from _seen(config, path, leaf, run.agent.model)
     is_slow = run.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2"
@@ -280,16 +291,20 @@ def _seen(
 ) -> Iterator[str]:
     """Yield how the network treats a leaf of observations, if users may not expect that."""
     is_number = leaf.dtype.kind in "iu" and len(leaf.shape) < 3
-    if not path and is_number and (leaf.shape == () or leaf.counts is not None):
+    has_indicators = path and (
+        ":" in config.model or (isinstance(network, JoinedNetwork) and indicated(leaf) is not None)
+    )
+    part = f" ({path[-1]})" if path else ""
+    if is_number and not has_indicators and (leaf.shape == () or leaf.counts is not None):
         yield (
-            f"observations of {config.env} are {'single ' * (leaf.shape == ())}integers, which the "
-            f"network takes as quantities; if they only name states, wrap the environment in "
-            f"gymnasium.wrappers.FlattenObservation"
+            f"observations of {config.env}{part} are {'single ' * (leaf.shape == ())}integers, "
+            f"which the network takes as quantities; if they only name states, wrap the "
+            f"environment in gymnasium.wrappers.FlattenObservation"
         )
     is_picture = len(leaf.shape) == 3 or sum(size >= 16 for size in leaf.shape) >= 2
     if is_picture and ":" not in config.model and not convolves(network, leaf, not path):
         yield (
-            f"observations of {config.env}{f' ({path[-1]})' if path else ''} of shape "
+            f"observations of {config.env}{part} of shape "
             f"{list(leaf.shape)} go into dense layers, as numbers; convolutions take pictures "
             f"[channels, height, width] or [height, width, channels] that are large enough, "
             f"those of model=minatar small ones"

@@ -16,6 +16,7 @@ from torch import nn
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.models import make_model
 from accel_rl.models.joined import JoinedNetwork
+from accel_rl.models.soft import SoftModel
 from accel_rl.spaces import Leaf, Space, from_gymnasium, leaves_of
 from accel_rl.training.train import RunError, _seen, train
 
@@ -57,6 +58,7 @@ def seen(space: Space, network: nn.Module, *options: str) -> list[str]:
         (Discrete(4), "catch are single integers, which the network takes as quantities"),
         (MultiDiscrete([50, 3]), "catch are integers, which the network takes as quantities"),
         (Box(0, 3, (1,), np.int64), "catch are integers, which the network takes as quantities"),
+        (Dict(a=Discrete(4), b=Box(0, 1)), r"catch \(a\) are single integers, which the network"),
         (Box(0, 255, (1, 12, 12), np.uint8), ""),
         (Box(0, 1, (3,), np.float32), ""),
     ],
@@ -67,6 +69,14 @@ def test_observations_that_may_be_meant_otherwise_are_pointed_out(
 ) -> None:
     said = [each for each in seen(from_gymnasium(space), nn.Identity()) if "integers" in each]
     assert len(said) == bool(sentence) and all(re.search(sentence, each) for each in said)
+
+
+def test_integers_of_a_mapping_are_indicators_or_are_pointed_out() -> None:
+    space = from_gymnasium(Dict(a=MultiDiscrete([4, 5]), b=MultiDiscrete([900, 900])))
+    [said] = seen(space, JoinedNetwork(space, 2))
+    assert "catch (b) are integers" in said
+    assert len(seen(space, SoftModel(space, 1, 1.0))) == 2
+    assert not seen(space, nn.Identity(), "model=a:b")
 
 
 @pytest.mark.slow
@@ -101,6 +111,7 @@ def test_actions_of_which_most_are_clipped_are_pointed_out(
     (row,) = csv.DictReader((tmp_path / "run" / "metrics.csv").read_text().splitlines())
     assert float(row["clipped_action_share"]) == pytest.approx(share, abs=0.15)
     assert ("of the floats in actions lie beyond their bounds" in said) == (share > 0.5)
+    assert ("bounds 0.001 to 0.001 from their middle" in said) == (option == "false")
 
 
 def test_error_of_an_environment_is_told_once_with_its_line(tmp_path: Path) -> None:

@@ -35,14 +35,8 @@ from accel_rl.training.metrics import (
     Scores,
     is_due,
 )
-from accel_rl.training.progress import (
-    Progress,
-    Reading,
-    Status,
-    TimeSplit,
-    find_bottleneck,
-    line,
-)
+from accel_rl.training.progress import Progress, Status, line
+from accel_rl.training.time_split import Reading, TimeSplit, find_bottleneck
 
 CURVE_SECONDS = 60.0
 """between two drawings of the learning curve: each takes a third of a second from training"""

@@ -14,22 +14,19 @@ from rich.console import Console
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.samplers import SamplerTimes
 from accel_rl.training.progress import (
-    Bottleneck,
     LivePanel,
     PlainLines,
     ProgressHandler,
-    Reading,
     Status,
-    TimeSplit,
     clock,
     count,
     curve,
-    find_bottleneck,
     line,
     make_progress,
     panel,
     summary,
 )
+from accel_rl.training.time_split import Bottleneck, Reading, TimeSplit, find_bottleneck
 
 ESCAPE = "\x1b"
 LEARNING = TimeSplit(0, 0.1, 0.9, 0, 0.1)
@@ -298,7 +295,7 @@ def test_hint_says_what_to_change(split, options, on_gpu, hint) -> None:
 
 @pytest.mark.parametrize(("flags", "hint"), [("sse avx512_bf16", "bfloat16"), ("sse", "epochs")])
 def test_bfloat16_helps_games_where_the_processor_has_it(flags, hint, monkeypatch) -> None:
-    monkeypatch.setattr("accel_rl.training.progress.cpu_info", lambda name: flags)
+    monkeypatch.setattr("accel_rl.training.time_split.cpu_info", lambda name: flags)
     found = find_bottleneck(LEARNING, parse_arguments(["algo=ppo", "env=pong"]), on_gpu=False)
     assert hint in found.hint
 

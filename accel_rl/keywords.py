@@ -113,7 +113,7 @@ class TrainOptions(TypedDict, total=False):
     value_rescaling: bool
     sequence_length: int
     burn_in: int
-    target_update_interval: int
+    target_update_interval: int | None
     optimizer: Literal["rmsprop", "adam"]
     prioritized: bool
     priority_alpha: float

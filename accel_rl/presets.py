@@ -487,7 +487,7 @@ def r2d2() -> TrainConfig:
             training_intensity=1.0,
             learning_starts=100_000,
             buffer_size=4_000_000,
-            target_update_interval=2_500 * batch_size,  # 2,500 updates
+            target_update_interval=None,
             optimizer="adam",
             adam_eps=1e-3,
             prioritized=True,

@@ -18,6 +18,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -106,8 +107,9 @@ class DQNConfig(ReplayConfig):
     sequence_length / 2 steps."""
     burn_in: int = option(8, idle=when("memory", None), common=True)
     """Steps before a sequence that only renew the stored state of the memory."""
-    target_update_interval: int = 10_000
-    """Steps between two copies of the online network to the target network."""
+    target_update_interval: int | None = 10_000
+    """Steps between two copies of the online network to the target network.
+    none: as many as have 2,500 updates."""
     optimizer: Literal["rmsprop", "adam"] = "rmsprop"
     """Update rule."""
     rmsprop_decay: float = option(0.95, idle=when("learner.optimizer", "adam"))
@@ -159,6 +161,13 @@ class DQNConfig(ReplayConfig):
                 f"that most of the computation would be for nothing; use a smaller burn_in or "
                 f"longer sequences"
             )
+
+    @property
+    def target_steps(self) -> int:
+        """Steps between two copies to the target network."""
+        if self.target_update_interval is None:
+            return ceil(2_500 * self.batch_size / self.training_intensity)
+        return self.target_update_interval
 
     @property
     def return_steps(self) -> int:
@@ -320,7 +329,7 @@ class DQN(ReplayLearner):
 
     def adjust(self) -> dict[str, Tensor]:
         """Renew the target network and epsilon, when it is time to."""
-        if self.pace.has_passed(self.config.target_update_interval):
+        if self.pace.has_passed(self.config.target_steps):
             self._target.parameter.copy_(self.sync.parameters.parameter)
         self._set_epsilon()
         return {"epsilon": self._epsilon.mean()}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 from tiers import in_tiers
@@ -68,7 +69,7 @@ a3c: sync=store lr=none num_envs=16 max_gradient_norm=0.5
 appo: sync=store num_envs=8 horizon=256 lr=0.00025 lr_schedule=constant max_gradient_norm=0.5
   sync_period=4 pull_steps=64 minibatch_size=512 epochs=4
 r2d2: num_envs=256 sequence_length=80 burn_in=40 batch_size=5120 buffer_size=4_000_000 n_step=5
-  gamma=0.997 lr=0.0001 adam_eps=0.001 target_update_interval=12_800_000 priority_alpha=0.9
+  gamma=0.997 lr=0.0001 adam_eps=0.001 target_update_interval=none priority_alpha=0.9
   priority_beta=0.6 epsilon_final=0.4 memory=lstm
   previous_action_reward=true double=true dueling=true value_rescaling=true clip_reward=false
   episodic_lives=false
@@ -102,6 +103,15 @@ rainbow: batch_size=512 lr=6.25e-05 adam_eps=9.765625e-06 n_step=3 double=true d
   epsilon_final=0.01 epsilon_evaluation=0.001 learning_starts=20_000 epsilon_steps=62_500
   target_update_interval=8000 max_gradient_norm=10.0
 """
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [([], 12_800_000), (["batch_size=1600"], 4_000_000), (["training_intensity=2"], 6_400_000)],
+)
+def test_target_network_of_r2d2_is_copied_every_2500_updates(options, steps) -> None:
+    learner: Any = parse_arguments(["algo=r2d2", "env=pong", *options]).learner
+    assert learner.target_steps == steps
 
 
 LINES = PRESET_LINES.replace("\n  ", " ").strip().splitlines()

@@ -8,10 +8,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from rich import box
@@ -25,10 +26,11 @@ from accel_rl.envs import is_atari_game
 from accel_rl.runs.files import write_whole
 from accel_rl.runs.human_scores import human_normalized
 from accel_rl.runs.saved import find_policy, read_trusted_config
+from accel_rl.samplers import Evaluation
 from accel_rl.system.lasting_console import LastingConsole
 from accel_rl.system.process_settings import directory, taking_back
 from accel_rl.tools.output import check_output, show_progress
-from accel_rl.tools.policy import PolicyOptions, load_agent
+from accel_rl.tools.policy import ActingOptions, load_agent
 from accel_rl.training.devices import pick_device
 from accel_rl.training.evaluation import (
     longest_game,
@@ -41,7 +43,7 @@ from accel_rl.training.torch_setup import sampling_threads
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(PolicyOptions):
+class EvaluateOptions(ActingOptions):
     """Options of `evaluate_run` and of ``accel_rl evaluate``.
 
     Raises:
@@ -54,19 +56,12 @@ class EvaluateOptions(PolicyOptions):
     """Number of games, instead of num_steps."""
     num_envs: int = 16
     """Number of environments."""
-    seed: int = 0
-    """Seed of games and actions, combined with the run's own seed."""
-    greedy: bool = False
-    """Take the most probable action, or in Q-learning the action of the largest value.
-    false: draw actions as in training; in Q-learning with epsilon_evaluation, as in the papers."""
     max_episode_steps: int | None = None
     """Steps after which a game is given up and does not count. none: 100,000, or num_steps if that
     is larger.
     Atari: steps after which a game is cut off; it counts with its score. none: 27,000."""
     max_noops: int | None = None
     """Atari: maximum number of no-ops at the start of a game. none: as in training."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device of the network. auto: the GPU if there is one."""
     num_workers: int | None = None
     """Number of worker processes. none: one for each core, at most num_envs.
     0: all environments are stepped in this process, which works on every system."""
@@ -162,44 +157,22 @@ def evaluate_run(
         OSError: ``out`` could not be written.
     """
     run_dir = Path(run_dir)
-    config = read_trusted_config(run_dir, trust=options.trust)
+    config = _for_evaluation(read_trusted_config(run_dir, trust=options.trust), options)
     checkpoint = find_policy(run_dir, options.checkpoint).absolute()
     out = Path(options.out) if options.out else run_dir / "evaluation.json"
     check_output(out, (".json",), overwrite=options.overwrite)
-    config = _for_evaluation(config, options)
-    is_atari = is_atari_game(config.env)
     limit = options.max_episode_steps or longest_game(config.env, options.num_steps)
-    # Other games than those of training and its evaluations, which come from config.seed, too.
-    seeds = np.random.SeedSequence([config.seed, 2, options.seed])
-    device = pick_device(options.device)
-    num_steps = options.num_steps if options.num_episodes is None else None
-    num_envs, greedy = options.num_envs, options.greedy
-    with (
-        taking_back([directory()]),
-        sampling_threads(),
-        closing(
-            make_evaluation_sampler(
-                config, num_envs, seeds, device, num_workers=options.num_workers
-            )
-        ) as sampler,
-        show_progress(console or LastingConsole(), "steps", num_steps) as show,
-    ):
-        spec = sampler.env_spec
-        agent, steps = load_agent(
-            checkpoint, config, spec, device, greedy=greedy, env_index=num_envs
-        )
-        result = play_games(
-            sampler,
-            agent,
-            show,
-            num_steps=num_steps,
-            num_episodes=options.num_episodes,
-            max_episode_steps=limit,
-        )
+    with show_progress(
+        console or LastingConsole(), "steps", None if options.num_episodes else options.num_steps
+    ) as show:
+        result, keys, steps = _play(config, checkpoint, options, limit, show)
     scores = [episode.episode_return for episode in result.episodes]
-    mean = float(np.mean(scores)) if scores else None
-    info = info_means(result.episodes, spec.info_keys).values()
-    means = [each if math.isfinite(each) else None for each in info]
+    statistics = {
+        each: float(getattr(np, each)(scores)) if scores else None
+        for each in ("mean", "median", "std", "min", "max")
+    }
+    mean = statistics["mean"]
+    means = info_means(result.episodes, keys).values()
     report = EvaluationReport(
         run=str(run_dir),
         env=config.env,
@@ -207,27 +180,54 @@ def evaluate_run(
         training_seed=config.seed,
         checkpoint_steps=steps,
         num_steps=result.num_steps,
-        num_envs=num_envs,
+        num_envs=options.num_envs,
         seed=options.seed,
-        greedy=greedy,
+        greedy=options.greedy,
         max_episode_steps=limit,
-        max_noops=config.atari.max_noops if is_atari else None,
+        max_noops=config.atari.max_noops if is_atari_game(config.env) else None,
         num_games=len(scores),
         num_unfinished=result.num_unfinished,
         num_lost=result.num_lost,
-        mean=mean,
-        median=float(np.median(scores)) if scores else None,
-        std=float(np.std(scores)) if scores else None,
-        min=min(scores, default=None),
-        max=max(scores, default=None),
+        **statistics,
         human_normalized_mean=None if mean is None else human_normalized(config.env, mean),
         scores=scores,
         lengths=[episode.episode_length for episode in result.episodes],
-        info_means=dict(zip(spec.info_keys, means, strict=True)),
+        info_means={k: v if math.isfinite(v) else None for k, v in zip(keys, means, strict=True)},
         accel_rl_version=__version__,
     )
     write_whole(out, (json.dumps(dataclasses.asdict(report), indent=2) + "\n").encode())
     return report
+
+
+@taking_back([directory()])
+def _play(
+    config: TrainConfig,
+    checkpoint: Path,
+    options: EvaluateOptions,
+    limit: int,
+    show: Callable[[int], None],
+) -> tuple[Evaluation, Sequence[str], int]:
+    """Return the games, the info keys, and the steps after which the policy was saved."""
+    # Other games than those of training and its evaluations, which come from config.seed, too.
+    seeds = np.random.SeedSequence([config.seed, 2, options.seed])
+    device, num_envs = pick_device(options.device), options.num_envs
+    sampler = make_evaluation_sampler(
+        config, num_envs, seeds, device, num_workers=options.num_workers
+    )
+    with sampling_threads(), closing(sampler):
+        spec = sampler.env_spec
+        agent, steps = load_agent(
+            checkpoint, config, spec, device, greedy=options.greedy, env_index=num_envs
+        )
+        result = play_games(
+            sampler,
+            agent,
+            show,
+            num_steps=None if options.num_episodes else options.num_steps,
+            num_episodes=options.num_episodes,
+            max_episode_steps=limit,
+        )
+    return result, spec.info_keys, steps
 
 
 def report_table(report: EvaluationReport) -> RenderableType:

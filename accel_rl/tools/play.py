@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import cv2
 import gymnasium
@@ -41,7 +41,7 @@ from accel_rl.system.lasting_console import LastingConsole
 from accel_rl.system.process_settings import directory, taking_back
 from accel_rl.tools.movie import SUFFIXES, Picture, film
 from accel_rl.tools.output import check_output, show_progress
-from accel_rl.tools.policy import PolicyOptions, SavedPolicy, load_agent
+from accel_rl.tools.policy import ActingOptions, SavedPolicy, load_agent
 from accel_rl.trackers import Trackers
 from accel_rl.training.devices import pick_device
 from accel_rl.training.evaluation import longest_game
@@ -53,7 +53,7 @@ _STEPS_PER_SECOND = 5.0  # slow enough to follow a small task
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlayOptions(PolicyOptions):
+class PlayOptions(ActingOptions):
     """Options of `play` and of ``accel_rl play``.
 
     Raises:
@@ -63,19 +63,11 @@ class PlayOptions(PolicyOptions):
     max_steps: int | None = None
     """Steps after which the film ends, even if the game is not over.
     none: 27,000 in Atari games, 100,000 in others."""
-    seed: int = 0
-    """Seed of game and actions, combined with the run's seed. Another seed plays another game."""
-    greedy: bool = False
-    """Take the most probable action, or in Q-learning the action of the largest value.
-    false: draw actions as in training; in Q-learning with epsilon_evaluation."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device of the network. auto: the GPU if there is one."""
     out: str | None = None
     """File to write: .mp4, or .gif of the first minute. none: game.mp4 in the run directory."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Game:
+class Game(NamedTuple):
     """One game and its film.
 
     Attributes:
@@ -139,12 +131,11 @@ def film_game(
     # No limit but the film's own.
     atari = dataclasses.replace(config.atari, max_episode_steps=most_steps + 1)
     env, frames_per_second, look = make_shown_env(config.env, atari)
-    spec = env.spec
-    score, num_steps, num_frames, has_ended, is_truncated = 0.0, 0, 0, False, False
-    size: tuple[int, ...] | None = None
-    rng = np.random.default_rng(action_seed)
+    spec, rng = env.spec, np.random.default_rng(action_seed)
     observation = zeros(spec.observation, 1)
     is_first, reward = np.ones(1, np.bool_), np.zeros(1, np.float32)
+    score, num_steps, num_frames, has_ended, is_truncated = 0.0, 0, 0, False, False
+    shape: tuple[int, ...] = ()
     with (
         closing(env),
         sampling_threads(),
@@ -161,12 +152,10 @@ def film_game(
             with naming(spec.name, "its pictures"):
                 pictures = look(observation[0, ...])
             for picture in pictures:
-                size = size or picture.shape
-                if picture.shape != size:
-                    raise EnvError(
-                        f"{spec.name} gave a picture of shape {picture.shape} after one of {size}; "
-                        "a film needs pictures of one size"
-                    )
+                shape = shape or picture.shape
+                if picture.shape != shape:
+                    one = f"gave a picture of shape {picture.shape} after one of {shape}"
+                    raise EnvError(f"{spec.name} {one}; a film needs pictures of one size")
                 movie.add(_with_caption(picture, f"score {score:g}  step {num_steps}"))
             num_frames += len(pictures)
             if has_ended or num_steps == most_steps:
@@ -176,22 +165,13 @@ def film_game(
             action = _one_action(spec.action, policy(step))
             with naming(spec.name, "step"):
                 result = env.step(action, observation[0, ...])
-            is_first[0] = result.terminated or result.truncated
-            reward[0] = result.reward
-            score += result.raw_reward
-            num_steps += 1
+            is_first[0], reward[0] = result.terminated or result.truncated, result.reward
+            score, num_steps = score + result.raw_reward, num_steps + 1
             has_ended = result.episode_ended
             is_truncated = result.truncated and not result.terminated
             show(num_steps)
-    return Game(
-        path=out,
-        score=score,
-        num_steps=num_steps,
-        is_over=has_ended and not is_truncated,
-        is_truncated=is_truncated,
-        num_frames=num_frames,
-        frames_per_second=frames_per_second,
-    )
+    is_over = has_ended and not is_truncated
+    return Game(out, score, num_steps, is_over, is_truncated, num_frames, frames_per_second)
 
 
 def _one_action(space: Space, actions: Any) -> Any:

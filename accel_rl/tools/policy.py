@@ -49,6 +49,19 @@ class PolicyOptions(OutputOptions):
     best: the policy of the best evaluation. none: the last checkpoint."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ActingOptions(PolicyOptions):
+    """Options of the commands that play games."""
+
+    seed: int = 0
+    """Seed of games and actions, combined with the run's own seed. Another seed plays others."""
+    greedy: bool = False
+    """Take the most probable action, or in Q-learning the action of the largest value.
+    false: draw actions as in training; in Q-learning with epsilon_evaluation, as in the papers."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device of the network. auto: the GPU if there is one."""
+
+
 class OpenedRun(NamedTuple):
     """A saved run and its policy after ``steps`` steps, which is in ``checkpoint``."""
 

@@ -39,7 +39,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Study:
-    """Settings by the name of their preset; ``docs/scale.md`` has the question and the answer.
+    """Settings by the name of their preset; ``benchmarks/results/scale.md`` has the answer.
 
     ``title``: the finding. ``panels``: words of the labels that part the curves into panels.
     """

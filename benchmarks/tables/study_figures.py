@@ -3,7 +3,8 @@
     python benchmarks/tables/study_figures.py SWEEP_DIR...
 
 Keeps the rows of each finished run as ``benchmarks/results/studies/SETTING_SEED.csv``, and writes
-the tables in ``docs/scale.md`` and its figures from all rows there, those of earlier sweeps too.
+the tables in ``benchmarks/results/scale.md`` and its figures from all rows there, those of earlier
+sweeps too.
 
 The gradient noise scale is the batch at which noise and gradient are of one size (McCandlish et al.
 2018, arXiv:1812.06162). It follows from ``gradient_cosine``, see `noise_scale`.
@@ -56,7 +57,7 @@ def main(sweeps: Sequence[str]) -> None:
         found = {key: read(key) for key in study.settings}
         if known := {key: each for key, each in found.items() if each is not None}:
             draw(DOCS / "pictures" / f"study_{name}.png", study, known)
-            put(DOCS / "scale.md", name, table(study, known))
+            put(ROWS.parent / "scale.md", name, table(study, known))
 
 
 def _setting_of(config: Any) -> str | None:

@@ -68,9 +68,9 @@ def docs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         monkeypatch.setattr(module, "DOCS", tmp_path / "docs")
     monkeypatch.setattr(greedy_scores, "SCORES", tmp_path / "greedy.csv")
     (tmp_path / "docs" / "pictures").mkdir(parents=True)
-    for name, tables in (("results", ("scores", "greedy")), ("scale", STUDIES)):
+    for name, tables in (("docs/results", ("scores", "greedy")), ("scale", STUDIES)):
         places = "".join(f"Before.\n<!-- {table} -->\nold\n<!-- end -->\n" for table in tables)
-        (tmp_path / "docs" / f"{name}.md").write_text(places)
+        (tmp_path / f"{name}.md").write_text(places)
     return tmp_path / "docs"
 
 
@@ -113,7 +113,7 @@ def test_table_of_a_study_has_intervals_over_seeds(docs: Path) -> None:
     for seed, last in enumerate((4.0, 6.0, 8.0)):
         make_run(docs.parent, "studies:a2c_16", "breakout", seed, last, 100_000)
     study_figures.main([str(docs.parent / "sweep")])
-    page = (docs / "scale.md").read_text()
+    page = (docs.parent / "scale.md").read_text()
     (row,) = [line for line in page.splitlines() if line.startswith("| 16 simulators")]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[1:3] == ["3", "80"] and cells[4] == "6.0 (4.0 to 8.0)"

@@ -151,7 +151,7 @@ def paac(num_envs: int = 32, is_image: bool = True) -> TrainConfig:
     )
 
 
-def ga3c(num_envs: int = 32) -> TrainConfig:
+def ga3c(num_envs: int = 32, is_image: bool = True) -> TrainConfig:
     """GA3C (Babaeizadeh et al. 2017, arXiv:1611.06256): agents, predictors and trainers
 
     The settings of the paper and the published code: 32 agents of one environment each, 2
@@ -160,10 +160,34 @@ def ga3c(num_envs: int = 32) -> TrainConfig:
     rate 3e-4; 84x84 images, the NIPS network, whole games. num_groups agents share the
     environments.
 
+    Observations that are no images have settings for small tasks, near those of a2c: 4 agents of 4
+    environments, horizon 8, a predictor, a trainer, a queue of 8 segments, no tuner.
+
     Deviations: the last step of an episode is trained on, updates make new versions of the
     parameters, and the tuner, images, start and end of games differ from the published code.
     docs/algorithms/ga3c.md lists all.
     """
+    if not is_image:
+        return TrainConfig(
+            algo="ga3c",
+            total_steps=_SMALL_STEPS,
+            sampler=SamplerConfig(num_envs=16, num_groups=4, horizon=8),
+            learner=GA3CConfig(
+                lr=1e-3,
+                lr_schedule="linear",
+                loss_reduction="mean",
+                entropy_coefficient=0.0,
+                max_gradient_norm=0.5,
+                rmsprop_decay=0.9,
+                rmsprop_eps=1e-6,
+                rmsprop_initial=0.0,
+                num_predictors=1,
+                num_trainers=1,
+                min_training_batch=32,
+                training_queue_size=8,
+                tuner=False,
+            ),
+        )
     return TrainConfig(
         algo="ga3c",
         model="nips",
@@ -452,7 +476,7 @@ def rainbow(batch_size: int | None = None, is_image: bool = True) -> TrainConfig
     return _q_learning("rainbow", batch_size, learner)
 
 
-def r2d2() -> TrainConfig:
+def r2d2(is_image: bool = True) -> TrainConfig:
     """R2D2 (Kapturowski et al. 2019): Q-learning from sequences, with an LSTM
 
     The paper's settings for Atari: 256 simulators, each with an epsilon of its own, batches of 64
@@ -461,9 +485,27 @@ def r2d2() -> TrainConfig:
     with learning rate 1e-4 and epsilon 1e-3, replay of 4 M steps; the LSTM also gets the action and
     the reward before each image. Each step is learned from once, on average.
 
+    Observations that are no images have settings for small tasks: those of dqn, with batches of 16
+    sequences of 16 steps after a burn-in of 4, training intensity 16, an LSTM of 64 units.
+
     Deviations: synchronous, episodes that end within sequences, random first steps, and importance
     weights. docs/algorithms/r2d2.md lists all.
     """
+    if not is_image:
+        small = _small_q(
+            "r2d2",
+            256,
+            double=True,
+            dueling=True,
+            value_rescaling=True,
+            prioritized=True,
+            sequence_length=16,
+            burn_in=4,
+            training_intensity=16.0,
+            target_update_interval=1_600,
+        )
+        sampler = replace(small.sampler, horizon=16)
+        return replace(small, memory="lstm", previous_action_reward=True, sampler=sampler)
     batch_size, num_envs = 64 * 80, 256
     return TrainConfig(
         algo="r2d2",
@@ -684,25 +726,25 @@ def _dqn(algo: str, batch_size: int | None, is_image: bool, *, double: bool) -> 
 
 def _small_q(algo: str, batch_size: int | None, **more: Any) -> TrainConfig:
     """Q-learning of small tasks; ``more``: what is the algorithm's own."""
+    learner = DQNConfig(
+        lr=1e-3,
+        lr_schedule="linear",
+        optimizer="adam",
+        max_gradient_norm=10.0,
+        batch_size=64 if batch_size is None else batch_size,
+        n_step=3,
+        training_intensity=32.0,
+        learning_starts=1_000,
+        buffer_size=50_000,
+        target_update_interval=256,
+        epsilon_final=0.04,
+        epsilon_steps=8_000,
+    )
     return TrainConfig(
         algo=algo,
         total_steps=_SMALL_STEPS,
         sampler=replace(_SMALL, num_envs=4, horizon=4),
-        learner=DQNConfig(
-            lr=1e-3,
-            lr_schedule="linear",
-            optimizer="adam",
-            max_gradient_norm=10.0,
-            batch_size=64 if batch_size is None else batch_size,
-            n_step=3,
-            training_intensity=32.0,
-            learning_starts=1_000,
-            buffer_size=50_000,
-            target_update_interval=256,
-            epsilon_final=0.04,
-            epsilon_steps=8_000,
-            **more,
-        ),
+        learner=replace(learner, **more),
     )
 
 

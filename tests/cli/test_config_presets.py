@@ -96,6 +96,11 @@ pqn env=CartPole-v1: num_workers=0 num_groups=1 num_envs=16 horizon=32 decorrela
 ppo env=CartPole-v1 memory=lstm: horizon=256 minibatch_size=256
 ppo env=CartPole-v1 num_workers=2 epochs=3: num_workers=2 epochs=3 num_groups=1
 ppo env=CartPole-v1 num_envs=6 horizon=32: num_envs=6 horizon=32 epochs=10
+ga3c env=CartPole-v1: num_envs=16 num_groups=4 horizon=8 lr=0.001 lr_schedule=linear
+  loss_reduction=mean entropy_coefficient=0.0 rmsprop_eps=1e-06 training_queue_size=8 tuner=false
+r2d2 env=CartPole-v1: memory=lstm num_envs=4 horizon=16 num_workers=0 batch_size=256 burn_in=4
+  sequence_length=16 training_intensity=16.0 target_update_interval=1600 lr=0.001 n_step=3
+  double=true dueling=true value_rescaling=true prioritized=true epsilon_final=0.04
 async_dqn: sync=store batch_size=512 lr=0.00075
 rainbow: batch_size=512 lr=6.25e-05 adam_eps=9.765625e-06 n_step=3 double=true dueling=true
   prioritized=true num_atoms=51 priority_alpha=0.5 priority_beta=0.4

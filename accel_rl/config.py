@@ -56,7 +56,7 @@ class TrainConfig:
     """Numbers to keep from the info of each step of a Gymnasium environment.
     Their means over the last steps of episodes become metrics, named episode_info_<key>_mean."""
     model: str = option("auto", common=True)
-    """Network: auto, a3c, dqn, nature, nips, impala, minatar, mlp, pqn, paac_nature, or
+    """Network: auto, a3c, dqn, nature, nips, impala, btr, minatar, mlp, pqn, paac_nature, or
     module:function. auto chooses by the shape of observations; for images it is the preset's own
     network. paac_nature is nature with PAAC's initial weights, and pqn is for Q-learning, with
     layer normalization. ga3c_large_stride4 (or 3, 2, 1) are GA3C's larger networks, for

@@ -108,8 +108,11 @@ class TrainOptions(TypedDict, total=False):
     double: bool
     dueling: bool
     num_atoms: int
+    quantiles: Literal["fixed", "implicit"] | None
     v_min: float
     v_max: float
+    munchausen: bool
+    noisy: bool
     value_rescaling: bool
     sequence_length: int
     burn_in: int

@@ -442,6 +442,29 @@ def cat_dqn(batch_size: int | None = None, is_image: bool = True) -> TrainConfig
     return _q_learning("cat_dqn", batch_size, learner)
 
 
+def qr_dqn(batch_size: int | None = None, is_image: bool = True) -> TrainConfig:
+    """QR-DQN (Dabney et al. 2017, arXiv:1710.10044) in the setting of cat_dqn
+
+    200 quantiles of the return at evenly spaced levels; Adam with epsilon 0.01 / batch_size and the
+    paper's learning rate, 5e-5.
+
+    Deviations: those of dqn. docs/algorithms/iqn.md lists all.
+    """
+    return _quantiles("qr_dqn", batch_size, is_image, quantiles="fixed", num_atoms=200)
+
+
+def iqn(batch_size: int | None = None, is_image: bool = True) -> TrainConfig:
+    """IQN (Dabney et al. 2018, arXiv:1806.06923) in the setting of cat_dqn
+
+    64 quantiles of the return at random levels, which are an input of the network; Adam with
+    epsilon 0.01 / batch_size and the paper's learning rate, 5e-5.
+
+    Deviations: those of dqn; actions are chosen by 64 evenly spaced levels instead of 32 random
+    ones. docs/algorithms/iqn.md lists all.
+    """
+    return _quantiles("iqn", batch_size, is_image, quantiles="implicit", num_atoms=64)
+
+
 def rainbow(batch_size: int | None = None, is_image: bool = True) -> TrainConfig:
     """Epsilon-Rainbow as in Stooke and Abbeel 2018 (arXiv:1803.02811)
 
@@ -474,6 +497,59 @@ def rainbow(batch_size: int | None = None, is_image: bool = True) -> TrainConfig
         epsilon_evaluation=0.001,
     )
     return _q_learning("rainbow", batch_size, learner)
+
+
+def btr(batch_size: int | None = None, is_image: bool = True) -> TrainConfig:
+    """BTR, "Beyond the Rainbow" (Clark et al. 2024, arXiv:2411.03820)
+
+    Rainbow with implicit quantiles instead of atoms, Munchausen targets, noisy layers beside
+    epsilon, and IMPALA's residual network at twice the width with spectral normalization and
+    adaptive max pooling. 64 simulators, one update with 256 transitions for each step of all, which
+    comes while they step; Adam with learning rate 1e-4 and epsilon 0.005 / batch_size; sticky
+    actions, whole games.
+
+    Deviations: epsilon falls linearly and stays at 0.01, the bonus is the target network's as in
+    the Munchausen paper, and time limits. docs/algorithms/btr.md lists all.
+    """
+    parts: dict[str, Any] = {
+        "quantiles": "implicit",
+        "num_atoms": 8,
+        "munchausen": True,
+        "noisy": True,
+        "dueling": True,
+        "prioritized": True,
+        "priority_alpha": 0.2,
+    }
+    if not is_image:
+        return _small_q("btr", batch_size, **parts)
+    batch_size, num_envs = 256 if batch_size is None else batch_size, 64
+    learner = DQNConfig(
+        lr=1e-4,
+        optimizer="adam",
+        adam_eps=0.005 / max(1, batch_size),
+        gamma=0.997,
+        n_step=3,
+        batch_size=batch_size,
+        training_intensity=4.0,  # 256 / 64
+        learning_starts=200_000,
+        buffer_size=1_048_576,
+        target_update_interval=500 * num_envs,
+        max_gradient_norm=10.0,
+        epsilon_final=0.01,
+        epsilon_steps=2_000_000,
+        epsilon_evaluation=0.01,
+        **parts,
+    )
+    config = _q_learning("btr", batch_size, learner)
+    return replace(
+        config,
+        model="btr",
+        overlap=True,
+        sampler=replace(config.sampler, num_envs=num_envs, horizon=1),
+        atari=AtariConfig(
+            observation_size="84x84", sticky_actions=0.25, episodic_lives=False, press_fire=False
+        ),
+    )
 
 
 def r2d2(is_image: bool = True) -> TrainConfig:
@@ -611,7 +687,10 @@ PRESETS: dict[str, Callable[..., TrainConfig]] = {
         async_dqn,
         double_dqn,
         cat_dqn,
+        qr_dqn,
+        iqn,
         rainbow,
+        btr,
         r2d2,
         pqn,
         sac,
@@ -722,6 +801,15 @@ def _dqn(algo: str, batch_size: int | None, is_image: bool, *, double: bool) -> 
         return _small_q(algo, batch_size, double=double)
     batch_size = 32 if batch_size is None else batch_size
     return _q_learning(algo, batch_size, DQNConfig(lr=_dqn_lr(batch_size), double=double))
+
+
+def _quantiles(algo: str, batch_size: int | None, is_image: bool, **parts: Any) -> TrainConfig:
+    if not is_image:
+        return _small_q(algo, batch_size, **parts | {"num_atoms": 32})
+    learner = DQNConfig(
+        lr=5e-5, optimizer="adam", epsilon_final=0.01, epsilon_evaluation=0.001, **parts
+    )
+    return _q_learning(algo, 32 if batch_size is None else batch_size, learner)
 
 
 def _small_q(algo: str, batch_size: int | None, **more: Any) -> TrainConfig:

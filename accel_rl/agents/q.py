@@ -12,6 +12,7 @@ from accel_rl.agents.distributions import masked, split_mask
 from accel_rl.graphs import Graphs
 from accel_rl.models import Sequences
 from accel_rl.models.memory import run
+from accel_rl.models.q_value import with_noise
 
 
 class QAgent(Agent):
@@ -23,13 +24,18 @@ class QAgent(Agent):
         model: the network, which computes values of actions: a `QModel`, or a `RecurrentModel` that
             gives the same.
         support: values of the atoms, ``[K]``, of a network that computes logits of atoms. None: the
-            network computes values.
+            network computes values, or quantiles.
         epsilon: probability of a random action: ``[B]``, one for each environment, or ``[1]``, one
             for all. The learner replaces it.
         graphs: records acting and learning as CUDA graphs. None: they run as they are.
+
+    Attributes:
+        noise: random numbers of noisy layers, ``[R]``, with which all environments act. The
+            learner makes it, and writes other numbers there. None: actions have no such noise.
     """
 
     epsilon: Tensor
+    noise: Tensor | None = None
 
     def __init__(
         self, model: Any, support: Tensor | None, epsilon: Tensor, graphs: Graphs | None = None
@@ -39,13 +45,20 @@ class QAgent(Agent):
         self.epsilon = epsilon
         self.graphs = graphs
 
+    def follow(self, other: Any) -> None:
+        """Take over what another agent has beside its network."""
+        super().follow(other)
+        if self.noise is not None:
+            self.noise.copy_(other.noise)
+
     @torch.inference_mode()
     def act(
         self, observation: Any, noise: Tensor, env_slice: slice, memory: Sequences | None = None
     ) -> Any:
         """Choose actions, see `Agent.act`."""
         observation, mask = split_mask(observation)
-        output, after = run(self.model, observation, memory)
+        with with_noise(self.model, self.noise):
+            output, after = run(self.model, observation, memory)
         action = self.choose(self.q_values(output), noise, env_slice, mask)
         return action if memory is None else (action, after)
 
@@ -73,7 +86,7 @@ class QAgent(Agent):
             Values ``[N, A]``.
         """
         if self.support is None:
-            return output.squeeze(2)
+            return output.mean(2)
         return output.softmax(2) @ self.support
 
     def evaluating(self, epsilon: float) -> QAgent:

@@ -3,7 +3,8 @@
 DQN (Mnih et al. 2015), double (van Hasselt et al. 2016), dueling (Wang et al. 2016), prioritized
 (Schaul et al. 2016), n-step, categorical (Bellemare et al. 2017), and all of them with epsilon
 instead of noise: epsilon-Rainbow (Stooke and Abbeel 2018, arXiv:1803.02811, after Hessel et al.
-2018).
+2018). Quantiles, fixed or implicit (Dabney et al. 2017 and 2018), noisy layers (Fortunato et al.
+2017) and Munchausen targets (Vieillard et al. 2020) make it BTR (Clark et al. 2024).
 
 With a memory, R2D2 (Kapturowski et al. 2019): the replay draws sequences, and everything else is
 the same for each of their steps.
@@ -21,6 +22,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,15 +32,9 @@ from accel_rl.algos.learner import name_of
 from accel_rl.algos.optimizer import masked_mean, masked_shares
 from accel_rl.algos.q_learning import (
     QOutputs,
-    categorical_loss,
-    huber_loss,
     importance_weights,
     linear_epsilon,
     make_q_agent,
-    project,
-    q_target,
-    rescale,
-    rescale_back,
     sequence_outputs,
     sequence_priority,
     transition_outputs,
@@ -54,12 +50,22 @@ from accel_rl.algos.replay import (
 from accel_rl.algos.replay_config import ReplayConfig
 from accel_rl.algos.replay_learner import ReplayLearner
 from accel_rl.algos.specs import LearnerSpec, NetworkSpec, RunOptions, shares_updates
+from accel_rl.algos.value_distributions import Atoms, Quantiles, Values, munchausen
+from accel_rl.models.q_value import num_random, with_noise
 from accel_rl.options import option, require, when
 from accel_rl.parallel import Adam, FlatParameters, GradientSync, RMSProp, UpdateRule
 
 
 def _has_atoms(run: Any) -> str | Literal[False]:
-    return run.learner.num_atoms > 1 and "learner.num_atoms is above 1"
+    learner = run.learner
+    has_atoms = learner.num_atoms > 1 and learner.quantiles is None
+    return has_atoms and "learner.num_atoms is above 1"
+
+
+def _lacks_atoms(run: Any) -> str | Literal[False]:
+    quantiles = run.learner.quantiles
+    one = run.learner.num_atoms == 1 and "learner.num_atoms is 1"
+    return one or (quantiles is not None and f"learner.quantiles is {quantiles}")
 
 
 PRIORITY_OF_LARGEST = 0.9
@@ -93,11 +99,22 @@ class DQNConfig(ReplayConfig):
     """Use a dueling network: one stream for the value of the state, one for the advantages of
     actions."""
     num_atoms: int = 1
-    """Number of atoms of a distribution over values. 1: values only."""
-    v_min: float = option(-10.0, idle=when("learner.num_atoms", 1))
+    """Number of atoms, or quantiles, of a distribution over values. 1: values only."""
+    quantiles: Literal["fixed", "implicit"] | None = option(None, idle=when("learner.num_atoms", 1))
+    """Learn num_atoms quantiles instead of the weights of atoms.
+    fixed: at evenly spaced levels, as in QR-DQN. implicit: at random levels that are an input of
+    the network, as in IQN."""
+    v_min: float = option(-10.0, idle=_lacks_atoms)
     """Value of the lowest atom. Values start at the middle of the range, which should be near 0."""
-    v_max: float = option(10.0, idle=when("learner.num_atoms", 1))
+    v_max: float = option(10.0, idle=_lacks_atoms)
     """Value of the highest atom."""
+    munchausen: bool = option(False, idle=_has_atoms)
+    """Munchausen targets: a softmax of the target network's values is the policy.
+    The logarithm of its probability of the action is added to the reward, times a factor, and the
+    value of a state is that of the policy instead of the best action's."""
+    noisy: bool = False
+    """Use noisy layers in the streams of the network.
+    The noise of actions changes with every rollout."""
     value_rescaling: bool = option(False, idle=_has_atoms)
     """Learn h(value) with h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x, as in R2D2.
     Returns of any size can then be learned without clipping rewards."""
@@ -150,11 +167,12 @@ class DQNConfig(ReplayConfig):
         require(self, "at least 0 and below 1", lambda value: 0 <= value < 1, "rmsprop_decay")
         if self.v_min >= self.v_max:
             raise ValueError(f"v_min={self.v_min} must be below v_max={self.v_max}")
-        if self.value_rescaling and self.num_atoms > 1:
-            raise ValueError(
-                f"value_rescaling=true is for values, and num_atoms={self.num_atoms} learns "
-                f"distributions on atoms; use num_atoms=1, or leave out value_rescaling"
-            )
+        for name in ("value_rescaling", "munchausen"):
+            if getattr(self, name) and self.num_atoms > 1 and self.quantiles is None:
+                raise ValueError(
+                    f"{name}=true is for values, and num_atoms={self.num_atoms} learns "
+                    f"distributions on atoms; use num_atoms=1 or quantiles, or leave out {name}"
+                )
         if self.burn_in > self.sequence_length:
             raise ValueError(
                 f"burn_in={self.burn_in} is longer than sequence_length={self.sequence_length}, so "
@@ -184,9 +202,17 @@ class DQNConfig(ReplayConfig):
     def make_agent(self, network: NetworkSpec) -> QAgent:
         """Return an agent that takes the best action or, now and then, any."""
         support = None
-        if self.num_atoms > 1:
+        if self.num_atoms > 1 and self.quantiles is None:
             support = torch.linspace(self.v_min, self.v_max, self.num_atoms, device=network.device)
-        return make_q_agent(name_of(self), network, support, is_dueling=self.dueling)
+        return make_q_agent(
+            name_of(self),
+            network,
+            support,
+            num_atoms=self.num_atoms,
+            is_dueling=self.dueling,
+            is_implicit=self.num_atoms > 1 and self.quantiles == "implicit",
+            is_noisy=self.noisy,
+        )
 
     def evaluating(self, agent: Any) -> Any:
         """Return an agent of the same network with the epsilon of evaluations."""
@@ -275,6 +301,8 @@ class DQN(ReplayLearner):
             self._num_drawn //= config.sequence_length
         self._target_model: Any = copy.deepcopy(agent.model).requires_grad_(False)
         self._target = FlatParameters(self._target_model)
+        if num := num_random(agent.model):
+            agent.noise = torch.zeros(num, device=self.device)
         self._priorities: Priorities | None = None
         if config.prioritized:
             self._priorities = Priorities(self.replay, config.priority_alpha, NEW_PRIORITY)
@@ -323,19 +351,29 @@ class DQN(ReplayLearner):
             weight = send(importance_weights(probability, least, beta), self.device)
             batch = self.gathered(*at)
         lr = self.learning_rate(progress)
-        priority = self.optimizer.minimize(self.loss, batch, weight, lr=lr)
+        rows = batch.is_first.numel() if isinstance(batch, SequenceBatch) else self._num_drawn
+        num = num_random(self.agent.model, rows)
+        noise = (self.noise(2, num),) if num else ()
+        priority = self.optimizer.minimize(self.loss, batch, weight, *noise, lr=lr)
         if self._priorities is not None:
             self._priorities.update(*at, priority.to(self.replay.device))
 
     def adjust(self) -> dict[str, Tensor]:
-        """Renew the target network and epsilon, when it is time to."""
+        """Renew the target network, epsilon, and the noise of actions, when it is time to."""
         if self.pace.has_passed(self.config.target_steps):
             self._target.parameter.copy_(self.sync.parameters.parameter)
         self._set_epsilon()
+        if self.agent.noise is not None:  # after a resume the same, by its seed
+            seeds = np.random.SeedSequence((self.task.seed, self.pace.steps))
+            g = torch.Generator(self.device).manual_seed(int(seeds.generate_state(1)[0]))
+            self.agent.noise.normal_(generator=g)
         return {"epsilon": self._epsilon.mean()}
 
     def loss(
-        self, batch: Transitions | SequenceBatch, weight: Tensor | None = None
+        self,
+        batch: Transitions | SequenceBatch,
+        weight: Tensor | None = None,
+        noise: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
         """Return what each sample adds to the loss, metrics, and priorities ``[N]``.
 
@@ -343,14 +381,12 @@ class DQN(ReplayLearner):
             batch: ``N`` transitions, or ``N`` sequences of ``L`` steps. The losses are ``[N]`` or
                 ``[L, N]``.
             weight: importance weights ``[N]``, or None.
+            noise: of `with_noise`, for the online network and for the target network, ``[2, R]``,
+                or None.
         """
-        outputs, valid = self._outputs(batch), batch.valid
+        outputs, valid = self._outputs(batch, noise), batch.valid
         goal, action = self.target(outputs, batch), batch.action.flatten()
-        if self.agent.support is None:
-            q_value = self.agent.q_values(outputs.online)
-            loss, priority = huber_loss(q_value, action, goal)
-        else:
-            loss, priority = categorical_loss(outputs.online, action, goal)
+        loss, priority = self.values.loss(outputs.online, action, goal, outputs.level)
         loss, priority = loss.view(valid.shape), priority.view(valid.shape)
         loss = masked_shares(loss if weight is None else weight * loss, valid)
         q_value = self.agent.q_values(outputs.online.detach())
@@ -366,35 +402,45 @@ class DQN(ReplayLearner):
             priority = priority.masked_fill(~valid, 0.0)  # a final observation may be gone
         return loss, metrics, priority
 
+    @property
+    def values(self) -> Values | Atoms:
+        """What the network learns of each action."""
+        if self.agent.support is not None:
+            return Atoms(self.agent.support)
+        kind = Values if self.config.num_atoms == 1 else Quantiles
+        return kind(is_rescaled=self.config.value_rescaling)
+
     @torch.no_grad()
     def target(self, outputs: QOutputs, batch: Transitions | SequenceBatch) -> Tensor:
-        """Return what the values of ``M`` actions learn, ``[M]``; distributions ``[M, K]``.
+        """Return what the values of ``M`` actions learn, or their distributions, ``[M, K]``.
 
         Args:
             outputs: outputs of the networks for the steps.
             batch: the steps from the replay.
         """
-        agent = self.agent
+        values, before = self.values, outputs.before
         reward, discount, mask = batch.reward.flatten(), batch.discount.flatten(), outputs.next_mask
-        action_t = masked(agent.q_values(outputs.choosing), mask).argmax(1)
         if mask is not None:  # after an observation that allows nothing comes nothing
             discount = discount * mask.ne(0).any(1)
-        if agent.support is not None:
+        if before is None:
+            action_t = masked(self.agent.q_values(outputs.choosing), mask).argmax(1)
             rows = torch.arange(len(action_t), device=action_t.device)
-            probability_t = outputs.target[rows, action_t].softmax(1)
-            return project(reward, discount, probability_t, agent.support)
-        value_t = agent.q_values(outputs.target)
-        if self.config.value_rescaling:
-            return rescale(q_target(reward, discount, rescale_back(value_t), action_t))
-        return q_target(reward, discount, value_t, action_t)
+            return values.target(reward, discount, values.decode(outputs.target[rows, action_t]))
+        decoded, *q_values = map(values.decode, (outputs.target, before, outputs.choosing))
+        q_value, q_value_t = (each.mean(2) for each in q_values)
+        action, masks = batch.action.flatten(), (outputs.mask, mask)
+        bonus, soft = munchausen(q_value, action, q_value_t, decoded, *masks)
+        return values.target(reward + bonus, discount, soft)
 
-    def _outputs(self, batch: Transitions | SequenceBatch) -> QOutputs:
-        agent, target = self.agent, self._target_model
-        precision, double = self.config.precision, self.config.double
-        if isinstance(batch, Transitions):
-            return transition_outputs(agent, target, batch, precision, double=double)
-        burn_in = self.config.burn_in
-        return sequence_outputs(agent, target, batch, precision, burn_in=burn_in, double=double)
+    def _outputs(self, batch: Transitions | SequenceBatch, noise: Tensor | None) -> QOutputs:
+        config, target = self.config, self._target_model
+        own, behind = (None, None) if noise is None else noise.unbind()
+        given: Any = self.agent, target, batch, config.precision
+        more: Any = {"double": config.double, "before": config.munchausen}
+        with with_noise(self.agent.model, own), with_noise(target, behind):
+            if isinstance(batch, Transitions):
+                return transition_outputs(*given, **more)
+            return sequence_outputs(*given, burn_in=config.burn_in, **more)
 
     def _set_epsilon(self) -> None:
         progress = min(1.0, self.pace.steps / self.config.epsilon_steps)

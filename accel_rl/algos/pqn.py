@@ -28,10 +28,10 @@ from accel_rl.algos.q_learning import (
     evaluate_q,
     linear_epsilon,
     make_q_agent,
-    squared_loss,
 )
 from accel_rl.algos.returns import fold_truncation, lambda_returns, values_beyond
 from accel_rl.algos.specs import LearnerSpec, NetworkSpec
+from accel_rl.algos.value_distributions import squared_loss
 from accel_rl.models import Sequences
 from accel_rl.options import option, require
 from accel_rl.parallel import GradientSync, RAdam

@@ -1,8 +1,6 @@
-"""Q-learning: its agents, and targets and losses for values and distributions over atoms of value.
+"""Q-learning: its agents, and what its networks compute for the steps of a batch.
 
-``N`` transitions, ``A`` actions, ``K`` atoms. Suffixes: ``tm1`` is the step that the action was
-taken in, ``t`` the one its return ends in; ``reward_t`` is the (n-step) return, ``discount_t`` the
-weight of what comes after, 0 where the episode terminated.
+``N`` transitions, ``A`` actions, ``K`` atoms or quantiles.
 """
 
 from __future__ import annotations
@@ -17,39 +15,25 @@ from accel_rl.agents import QAgent
 from accel_rl.agents.distributions import masked, split_mask
 from accel_rl.algos.replay import SequenceBatch, Transitions
 from accel_rl.algos.specs import NetworkSpec
+from accel_rl.algos.value_distributions import MIN_PRIORITY
 from accel_rl.models import QHead, QModel, RecurrentModel, Sequences, make_model
 from accel_rl.models.memory import run
+from accel_rl.models.q_value import levels
 from accel_rl.spaces import first_leaf, map_leaves, without_mask
 
 INITIAL_EPSILON = 1.0
-MIN_PRIORITY = 1e-6
-"""a priority of 0 could never be drawn, and so never change, again"""
-MAX_PRIORITY = 1e6
-RESCALE_EPS = 1e-3
-"""of `rescale`, as in R2D2; it keeps the slope of large values away from 0"""
-
-
-class QLoss(NamedTuple):
-    """``loss``: ``[N]``, with gradient. ``priority``: ``[N]``, how surprising each was, without."""
-
-    loss: Tensor
-    priority: Tensor
 
 
 def make_q_agent(
-    name: str,
-    network: NetworkSpec,
-    support: Tensor | None = None,
-    *,
-    is_dueling: bool = False,
+    name: str, network: NetworkSpec, support: Tensor | None = None, **outputs: Any
 ) -> QAgent:
     """Return an agent that takes the best action or, now and then, any, with fresh parameters.
 
     Args:
         name: Name of the algorithm, for messages.
         network: Which network, and where.
-        support: Values of the atoms ``[K]``; None: the network gives values.
-        is_dueling: Whether the network has two streams.
+        support: Values of the atoms ``[K]``; None: the network gives values, or quantiles.
+        outputs: Further attributes of the `QHead`.
 
     Raises:
         ValueError: There is no such network, it does not fit the environment, or actions are not
@@ -58,7 +42,12 @@ def make_q_agent(
     device = network.device
     env = replace(network.env, observation=without_mask(network.env.observation))
     env.check_plain(name)
-    head = QHead(env.num_actions, 1 if support is None else len(support), is_dueling)
+    head = QHead(env.num_actions, **outputs)
+    if ":" in network.model and (head.is_implicit or head.is_noisy):
+        raise ValueError(
+            f"model={network.model} is a network of your own, which lacks the layers of noisy=true "
+            f"and quantiles=implicit; leave them out, or use another model"
+        )
     start = torch.tensor([INITIAL_EPSILON], device=device)
     model = make_model(
         network.model, env.observation, head, network.memory_spec, device, network.unmasked
@@ -99,6 +88,8 @@ class QOutputs(NamedTuple):
 
     ``choosing``: where the return ends, of the network that chooses the action there, and
     ``target`` of the one that values it. ``mask``, ``next_mask``: action masks ``[M, A]``, or None.
+    ``level``: `levels` of ``online``. ``before``: what the target network has instead of
+    ``online``; None if nobody asked.
     """
 
     online: Tensor
@@ -106,10 +97,18 @@ class QOutputs(NamedTuple):
     target: Tensor
     choosing: Tensor
     next_mask: Tensor | None
+    level: Tensor
+    before: Tensor | None
 
 
 def transition_outputs(
-    agent: QAgent, target: QModel, batch: Transitions, precision: str, *, double: bool
+    agent: QAgent,
+    target: QModel,
+    batch: Transitions,
+    precision: str,
+    *,
+    double: bool,
+    before: bool = False,
 ) -> QOutputs:
     """Return what is needed of ``N`` transitions. ``double``: the online network chooses."""
     observation, mask = split_mask(batch.observation)
@@ -120,7 +119,9 @@ def transition_outputs(
         choosing = behind
         if double:
             choosing, _ = evaluate_q(agent.model, next_observation, precision)
-    return QOutputs(online, mask, behind, choosing, next_mask)
+        seen = evaluate_q(target, observation, precision)[0] if before else None
+    level = levels(agent.model, *online.shape[::2])
+    return QOutputs(online, mask, behind, choosing, next_mask, level, seen)
 
 
 def sequence_outputs(
@@ -131,6 +132,7 @@ def sequence_outputs(
     *,
     burn_in: int,
     double: bool,
+    before: bool = False,
 ) -> QOutputs:
     """Return what is needed of the ``L * N`` steps of sequences.
 
@@ -171,7 +173,10 @@ def sequence_outputs(
         own_mask = _by_rows(_columns(mask, C, slice(0, N)), R)[burn_in : burn_in + L].flatten(0, 1)
         next_mask = mask[index]
     index = index - burn_in * C
-    return QOutputs(online[: L * N], own_mask, value[index], choosing[index], next_mask)
+    seen = _columns(value, C, slice(0, N))[: L * N] if before else None
+    online = online[: L * N]
+    level = levels(agent.model, *online.shape[::2])
+    return QOutputs(online, own_mask, value[index], choosing[index], next_mask, level, seen)
 
 
 @torch.no_grad()
@@ -185,43 +190,6 @@ def best_values(q_value: Tensor, mask: Tensor | None = None) -> Tensor:
     return masked(q_value, mask).amax(1).where(mask.ne(0).any(1), 0.0)
 
 
-@torch.no_grad()
-def q_target(
-    reward_t: Tensor, discount_t: Tensor, target_q_value_t: Tensor, action_t: Tensor
-) -> Tensor:
-    """``reward + discount * Q_target(s', action)``, ``[N]``.
-
-    With ``action_t`` the best by ``target_q_value_t`` itself this is the target of Mnih et al. 2015
-    (Nature 518), with the best by the online network that of double Q-learning (van Hasselt et al.
-    2016, arXiv:1509.06461, equation 4).
-
-    ``target_q_value_t``: ``[N, A]``; the others ``[N]``.
-    """
-    _check_shapes(reward_t, discount_t, action_t)
-    value_t = target_q_value_t.gather(1, action_t.unsqueeze(1)).squeeze(1)
-    return reward_t + discount_t * value_t
-
-
-def rescale(x: Tensor) -> Tensor:
-    """``sign(x) * (sqrt(|x| + 1) - 1) + eps * x`` with ``eps`` = 0.001, of any shape.
-
-    It makes large returns small, and leaves their order (Pohlen et al. 2018, arXiv:1805.11593,
-    section 3.2; R2D2, Kapturowski et al. 2019).
-    """
-    return x.sign() * ((x.abs() + 1).sqrt() - 1) + RESCALE_EPS * x
-
-
-def rescale_back(y: Tensor) -> Tensor:
-    """The ``x`` of which ``y`` is `rescale`, of any shape.
-
-    ``sign(y) * (((sqrt(1 + 4 eps (|y| + 1 + eps)) - 1) / (2 eps)) ** 2 - 1)`` (arXiv:1805.11593,
-    proposition A.2), in a form that does not subtract what is nearly equal.
-    """
-    z = y.abs() + 1 + RESCALE_EPS
-    root = 2 * z / ((1 + 4 * RESCALE_EPS * z).sqrt() + 1)
-    return y.sign() * (root.square() - 1)
-
-
 def sequence_priority(priority: Tensor, valid: Tensor, share_of_largest: float) -> Tensor:
     """``share * max + (1 - share) * mean`` of the valid steps' priorities, ``[L, N] -> [N]``.
 
@@ -231,74 +199,6 @@ def sequence_priority(priority: Tensor, valid: Tensor, share_of_largest: float) 
     mean = priority.sum(0) / valid.sum(0).clamp(min=1)
     mixed = share_of_largest * priority.amax(0) + (1 - share_of_largest) * mean
     return mixed.clamp(min=MIN_PRIORITY)
-
-
-def huber_loss(
-    q_value_tm1: Tensor, action_tm1: Tensor, target: Tensor, delta: float = 1.0
-) -> QLoss:
-    """Huber loss of the TD error ``target - Q(s, a)``, and its size as priority.
-
-    ``error ** 2 / 2`` up to ``delta``, then ``delta * (|error| - delta / 2)``: its gradient is the
-    error clipped to ``delta`` (Mnih et al. 2015, Methods). The priority is ``|error|``, at most
-    ``delta`` and at least `MIN_PRIORITY`.
-
-    ``q_value_tm1``: ``[N, A]``; ``action_tm1``: ``[N]`` int64; ``target``: ``[N]``.
-    """
-    _check_shapes(action_tm1, target)
-    error = target.detach() - q_value_tm1.gather(1, action_tm1.unsqueeze(1)).squeeze(1)
-    size = error.abs()
-    linear = size.clamp(max=delta)
-    loss = linear * (size - linear / 2)
-    return QLoss(loss, linear.detach().clamp(min=MIN_PRIORITY))
-
-
-def squared_loss(q_value_tm1: Tensor, action_tm1: Tensor, target: Tensor) -> Tensor:
-    """``(target - Q(s, a)) ** 2 / 2``, ``[N]``, with gradient but of the target.
-
-    ``q_value_tm1``: ``[N, A]``; ``action_tm1``: ``[N]`` int64; ``target``: ``[N]``.
-    """
-    _check_shapes(action_tm1, target)
-    q_value = q_value_tm1.gather(1, action_tm1.unsqueeze(1)).squeeze(1)
-    return (target.detach() - q_value).square() / 2
-
-
-@torch.no_grad()
-def project(reward_t: Tensor, discount_t: Tensor, probability_t: Tensor, support: Tensor) -> Tensor:
-    """The distribution of ``reward + discount * Z`` on the atoms of ``support``, ``[N, K]``.
-
-    Each atom moves to ``reward + discount * z``, clipped to the support, and its probability is
-    shared by the two atoms around that place, in proportion to nearness (Bellemare et al. 2017,
-    arXiv:1707.06887, algorithm 1). Written with the weight ``clip(1 - |z' - z_i| / gap, 0, 1)`` of
-    every pair, which gives all to an atom that is met exactly.
-
-    ``probability_t``: ``[N, K]`` of ``Z``; ``support``: ``[K]``, evenly spaced; the others ``[N]``.
-    """
-    _check_shapes(reward_t, discount_t)
-    gap = (support[-1] - support[0]) / (support.numel() - 1)
-    moved = reward_t.unsqueeze(1) + discount_t.unsqueeze(1) * support  # [N, K]
-    moved = torch.minimum(torch.maximum(moved, support[0]), support[-1])
-    distance = (moved.unsqueeze(1) - support.unsqueeze(1)).abs()  # [N, K to, K from]
-    weight = (1 - distance / gap).clamp(min=0)
-    return (weight @ probability_t.unsqueeze(2)).squeeze(2)
-
-
-def categorical_loss(logits_tm1: Tensor, action_tm1: Tensor, target: Tensor) -> QLoss:
-    """Cross entropy of the target distribution, and KL(target || prediction) as priority.
-
-    ``-sum_i target_i log p_i(s, a)`` (Bellemare et al. 2017, arXiv:1707.06887). The two differ by
-    the entropy of the target, which is no measure of surprise (Hessel et al. 2018,
-    arXiv:1710.02298). Probabilities are not clipped from below, so no gradient is lost.
-
-    ``logits_tm1``: ``[N, A, K]``; ``action_tm1``: ``[N]`` int64; ``target``: ``[N, K]``.
-    """
-    if target.shape != (len(action_tm1), logits_tm1.shape[2]):
-        raise ValueError(f"target has the shape {list(target.shape)}; expected [N, K]")
-    index = action_tm1.view(-1, 1, 1).expand(-1, 1, logits_tm1.shape[2])
-    log_probability = logits_tm1.gather(1, index).squeeze(1).log_softmax(1)
-    target = target.detach()
-    loss = -(target * log_probability).sum(1)
-    divergence = loss.detach() + torch.special.xlogy(target, target).sum(1)
-    return QLoss(loss, divergence.clamp(MIN_PRIORITY, MAX_PRIORITY))
 
 
 @torch.no_grad()
@@ -319,9 +219,3 @@ def _columns(rows: Tensor, num: int, columns: slice) -> Tensor:
 def _by_rows(rows: Tensor, num: int) -> Tensor:
     """``[num, n, ...]`` of ``[num * n, ...]``."""
     return rows.view(num, -1, *rows.shape[1:])
-
-
-def _check_shapes(first: Tensor, *others: Tensor) -> None:
-    if first.ndim != 1 or any(each.shape != first.shape for each in others):
-        shapes = ", ".join(str(list(each.shape)) for each in (first, *others))
-        raise ValueError(f"expected [N] in all of these, found {shapes}")

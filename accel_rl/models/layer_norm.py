@@ -107,15 +107,14 @@ class NormalizedQNetwork(QModel):
 
     def __init__(self, trunk: Any, head: QHead) -> None:
         super().__init__()
-        num_actions, num_atoms, is_dueling = head
-        if is_dueling:
+        if head != QHead(head.num_actions, head.num_atoms):
             raise ValueError(
-                "model=pqn has one stream, and dueling=true needs two; use dueling=false, or "
-                "another model"
+                "model=pqn has one stream of plain layers, and dueling=true, noisy=true and "
+                "quantiles=implicit need others; leave them out, or use another model"
             )
         self.trunk = trunk
-        self.output = q_output(trunk.num_features, num_actions * num_atoms)
-        self._output_shape = num_actions, num_atoms
+        self.output = q_output(trunk.num_features, head.num_actions * head.num_atoms)
+        self._output_shape = head.num_actions, head.num_atoms
 
     def forward(self, observation: Tensor) -> Tensor:
         output: Tensor = self.output(self.trunk(observation))

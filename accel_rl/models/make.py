@@ -43,13 +43,13 @@ from accel_rl.models.q_value import (
     QHead,
     QHeads,
 )
-from accel_rl.models.residual import IMPALA_NET
+from accel_rl.models.residual import BTR_NET, IMPALA_NET
 from accel_rl.spaces import Leaf, Space, describe
 
 _IMAGE_SPECS = {
     spec.name: spec
     for spec in (
-        *(A3C_NET, DQN_NET, NATURE_NET, NIPS_NET, IMPALA_NET, MINATAR_NET),
+        *(A3C_NET, DQN_NET, NATURE_NET, NIPS_NET, IMPALA_NET, BTR_NET, MINATAR_NET),
         *(PAAC_NATURE_NET, *GA3C_LARGE_NETS),
     )
 }
@@ -71,8 +71,8 @@ def make_model(
 
     Args:
         name: ``auto``; for pictures ``a3c``, ``dqn``, ``nature``, ``nips``, ``impala``,
-            ``minatar``, ``paac_nature`` or ``ga3c_large_stride4`` (or 3, 2, 1); ``mlp`` for other
-            observations; ``pqn``, which has layer normalization, for Q-learning; or
+            ``btr``, ``minatar``, ``paac_nature`` or ``ga3c_large_stride4`` (or 3, 2, 1); ``mlp``
+            for other observations; ``pqn``, which has layer normalization, for Q-learning; or
             ``module:function`` of your own. For pictures that are large enough for it ``auto`` is
             ``a3c``, and ``dqn`` for Q-learning, else ``mlp``; of a mapping it joins networks for
             each leaf.

@@ -52,7 +52,8 @@ def make_own_model(
     if observations is None:
         observations = map_leaves(_zeros_and_ones, space)
     observations = map_leaves(lambda each: torch.as_tensor(each, device=device), observations)
-    outputs = head._asdict() if isinstance(head, QHead) else {"num_actions": head}
+    told = head[:3] if isinstance(head, QHead) else (head,)
+    outputs = dict(zip(QHead._fields, told, strict=False))
     arguments = {"observation_shape": map_leaves(shape_of, space), **outputs}
     function = find_function("model", path)
     names = _names(function)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from accel_rl.agents import QAgent, epsilon_greedy
 from accel_rl.algos import DQN, DQNConfig, LearnerSpec, NetworkSpec
-from accel_rl.algos.q_learning import project
 from accel_rl.algos.replay import ReplaySpec, Transitions
+from accel_rl.algos.value_distributions import project
 from accel_rl.envs import EnvSpec
 from accel_rl.models import QHead, make_model
 from accel_rl.parallel import ALONE, FlatParameters, Local, Ranks
@@ -468,7 +468,7 @@ def test_dueling_scales_the_gradient_into_the_convolutions_alone(monkeypatch) ->
     gradients = []
     for scale in (None, 1.0):
         if scale is not None:
-            monkeypatch.setattr("accel_rl.models.q_value.DUELING_GRADIENT_SCALE", scale)
+            monkeypatch.setattr("accel_rl.models.q_value.QHeads.gradient_scale", scale)
         model = dueling_model()
         model(image).square().sum().backward()
         gradients.append({name: p.grad.clone() for name, p in model.named_parameters()})

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from accel_rl.agents import QAgent, RolloutTensors
 from accel_rl.algos import PQN, LearnerSpec, NetworkSpec, PQNConfig
-from accel_rl.algos.q_learning import best_values, squared_loss
+from accel_rl.algos.q_learning import best_values
+from accel_rl.algos.value_distributions import squared_loss
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import EnvSpec
 from accel_rl.models.q_value import QModel

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from accel_rl.algos.q_learning import (
+from accel_rl.algos.q_learning import importance_weights
+from accel_rl.algos.value_distributions import (
     MIN_PRIORITY,
+    Values,
     categorical_loss,
     huber_loss,
-    importance_weights,
     project,
-    q_target,
 )
 
 pytestmark = pytest.mark.numeric
@@ -32,7 +32,8 @@ def actions(seed: int = 1) -> torch.Tensor:
 @pytest.mark.parametrize("double", [False, True])
 def test_target_equals_slow_version(double: bool) -> None:
     reward, discount, target_q, online_q = tensors((N,), (N,), (N, A), (N, A))
-    found = q_target(reward, discount, target_q, (online_q if double else target_q).argmax(1))
+    action = (online_q if double else target_q).argmax(1)
+    found = Values().target(reward, discount, target_q[range(N), action].unsqueeze(1))
     for i in range(N):
         chooser = online_q if double else target_q
         best = max(range(A), key=lambda a: chooser[i, a].item())

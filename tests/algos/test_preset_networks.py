@@ -15,8 +15,9 @@ NETWORKS = {
     **dict.fromkeys(("a2c", "a3c", "ppo", "appo", "ppo_mujoco"), "a3c"),
     **dict.fromkeys(("a2c_baselines", "ppo_baselines"), "nature"),
     **dict.fromkeys(("paac", "ga3c"), "nips"),
-    **dict.fromkeys(("dqn", "async_dqn", "double_dqn", "cat_dqn"), "dqn"),
-    "rainbow": "dqn",
+    **dict.fromkeys(("dqn", "async_dqn", "double_dqn", "cat_dqn", "qr_dqn"), "dqn"),
+    **dict.fromkeys(("rainbow", "iqn"), "dqn"),
+    "btr": "btr",
     "impala": "impala",
     "pqn": "pqn",
 }
@@ -39,9 +40,10 @@ def test_preset_has_the_network_of_its_paper_for_images(name: str) -> None:
         action=discrete(6),
     )
     model = agent_of(config, spec, torch.device("cpu")).model
-    if NETWORKS[name] in ("dqn", "pqn"):
+    if NETWORKS[name] in ("dqn", "pqn", "btr"):
         learner = config.learner
         more = getattr(learner, "num_atoms", 1), getattr(learner, "dueling", False)
+        more += getattr(learner, "quantiles", None) == "implicit", getattr(learner, "noisy", False)
         expected = make_model(NETWORKS[name], spec.observation, QHead(6, *more))
     else:
         expected = make_model(NETWORKS[name], spec.observation, 6)

@@ -13,14 +13,9 @@ from torch import Tensor
 
 from accel_rl.agents import RecurrentStates, RolloutTensors
 from accel_rl.algos import DQN, DQNConfig, LearnerSpec, NetworkSpec
-from accel_rl.algos.q_learning import (
-    project,
-    rescale,
-    rescale_back,
-    sequence_outputs,
-    sequence_priority,
-)
+from accel_rl.algos.q_learning import sequence_outputs, sequence_priority
 from accel_rl.algos.replay import SequenceBatch, SequenceReplay
+from accel_rl.algos.value_distributions import project, rescale, rescale_back
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import EnvSpec
 from accel_rl.models.memory import GRU

@@ -20,7 +20,8 @@ from accel_rl.samplers import SamplerConfig
 # OpenAI baselines, a2c: defaults of learn() and of its network; Clemente et al. 2017
 # (arXiv:1705.04862) and the code published with it; OpenAI baselines' ppo2 for Atari and MuJoCo,
 # whose value_coefficient is 0.5 * 0.5 here; Kapturowski et al. 2019, table 2; Gallici et al. 2024
-# (arXiv:2407.04811), and purejaxql's pqn_atari.yaml.
+# (arXiv:2407.04811), and purejaxql's pqn_atari.yaml; Dabney et al. 2017 and 2018 (arXiv:1710.10044,
+# arXiv:1806.06923); the code of Clark et al. 2024 (arXiv:2411.03820).
 PRESET_LINES = """
 a2c: num_envs=16 horizon=5 lr=none gamma=0.99 gae_lambda=1.0 value_coefficient=0.25 model=auto
   entropy_coefficient=0.01 max_gradient_norm=0.5 rmsprop_decay=0.9 rmsprop_eps=1e-06
@@ -102,6 +103,16 @@ r2d2 env=CartPole-v1: memory=lstm num_envs=4 horizon=16 num_workers=0 batch_size
   sequence_length=16 training_intensity=16.0 target_update_interval=1600 lr=0.001 n_step=3
   double=true dueling=true value_rescaling=true prioritized=true epsilon_final=0.04
 async_dqn: sync=store batch_size=512 lr=0.00075
+qr_dqn: num_atoms=200 quantiles=fixed lr=5e-05 optimizer=adam adam_eps=none epsilon_final=0.01
+  epsilon_evaluation=0.001 batch_size=32 double=false n_step=1
+iqn: num_atoms=64 quantiles=implicit lr=5e-05 optimizer=adam adam_eps=none epsilon_final=0.01
+btr: num_envs=64 horizon=1 overlap=true batch_size=256 training_intensity=4.0 model=btr
+  learning_starts=200_000 buffer_size=1_048_576 n_step=3 gamma=0.997 lr=0.0001
+  adam_eps=1.953125e-05 max_gradient_norm=10.0 target_update_interval=32_000 num_atoms=8
+  quantiles=implicit munchausen=true noisy=true dueling=true double=false prioritized=true
+  priority_alpha=0.2 priority_beta=0.4 priority_beta_steps=50_000_000 epsilon_final=0.01
+  epsilon_evaluation=0.01 sticky_actions=0.25 episodic_lives=false clip_reward=true
+  observation_size=84x84 total_steps=50_000_000
 rainbow: batch_size=512 lr=6.25e-05 adam_eps=9.765625e-06 n_step=3 double=true dueling=true
   prioritized=true num_atoms=51 priority_alpha=0.5 priority_beta=0.4
   priority_beta_steps=50_000_000 optimizer=adam v_min=-10.0 v_max=10.0 training_intensity=8.0

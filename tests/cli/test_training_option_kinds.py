@@ -25,6 +25,7 @@ LEARNING = {
         "learning_starts loss_reduction lr lr_schedule "
         "max_gradient_norm min_training_batch minibatch_size n_step "
         "normalize_advantage normalize_observation normalize_reward num_atoms optimizer precision "
+        "munchausen noisy quantiles "
         "prioritized priority_alpha priority_beta priority_beta_steps q_lambda "
         "rmsprop_decay rmsprop_eps rmsprop_initial scale_actions sequence_length "
         "target_kl target_update_interval tau training_intensity training_queue_size v_max v_min "

@@ -36,6 +36,7 @@ _SWING = {"env": "control_envs:Swing", "num_envs": "2"}
 _OPTIONS = {
     **dict.fromkeys(("ppo", "appo", "ppo_baselines"), _PPO),
     **dict.fromkeys(("dqn", "async_dqn", "double_dqn", "cat_dqn", "rainbow"), _REPLAY),
+    **dict.fromkeys(("qr_dqn", "iqn", "btr"), _REPLAY),
     "ppo_mujoco": {**_PPO, **_SWING},
     "pqn": {"num_envs": "4", "total_steps": "256", "horizon": "16", "minibatch_size": "32"},
     "sac": {**_REPLAY, **_SWING, "training_intensity": "8"},
@@ -49,7 +50,7 @@ _OPTIONS = {
 _SEQUENCES = {"memory": "lstm", "sequence_length": "6", "burn_in": "2", "batch_size": "12"}
 _APART = {"ga3c"}
 """No two runs of GA3C are equal."""
-_IN_STEP = ("a2c", "ppo", "dqn", "pqn", "sac", "r2d2")
+_IN_STEP = ("a2c", "ppo", "dqn", "btr", "pqn", "sac", "r2d2")
 _PICTURES = ("a2c", "pqn", "impala")
 
 

@@ -32,7 +32,7 @@ from accel_rl.algos import (
 from accel_rl.envs import EnvSpec
 from accel_rl.models import PolicyValue, PolicyValueModel
 from accel_rl.models.memory import WithMemory
-from accel_rl.models.q_value import QHead, QHeads, QModel
+from accel_rl.models.q_value import QHead, QHeads, QModel, num_random
 from accel_rl.parallel import (
     AllReduce,
     FlatParameters,
@@ -152,7 +152,10 @@ def q_learning(rank: int, size: int, sync_of: Make, num_atoms: int, **options: A
     support = None if num_atoms == 1 else torch.linspace(-10, 10, num_atoms, dtype=torch.float64)
     agent: Any
     batches = rollouts(rank, size) * 2
-    if length is None:
+    if "quantiles" in options:
+        heads = QHeads(partial(nn.Linear, 3), QHead(NUM_ACTIONS, num_atoms, True, True, True))
+        agent = QAgent(heads.double(), None, torch.tensor([0.5]))
+    elif length is None:
         agent = QAgent(QNetwork(num_atoms).double(), support, torch.tensor([0.5]))
     else:
         layers = nn.Sequential(nn.Linear(3, 7), nn.Tanh())
@@ -176,7 +179,17 @@ def q_learning(rank: int, size: int, sync_of: Make, num_atoms: int, **options: A
         assert len(drawn[0]) == num
         return drawn
 
+    def noise(two: int, num: int) -> Tensor:
+        """The same noise of layers for all, and levels of the transitions that are drawn."""
+        own = slice(rank * B // size, (rank + 1) * B // size)
+        fixed = torch.randn(two, num_random(agent.model), generator=g, dtype=torch.float64)
+        level = torch.randn(two, 2, B, num_atoms, generator=g, dtype=torch.float64)
+        drawn = torch.cat((fixed, level[:, :, own].reshape(two, -1)), 1)
+        assert drawn.shape[1] == num
+        return drawn
+
     learner._priorities.draw = draw  # type: ignore[union-attr,method-assign]
+    learner.noise = noise  # type: ignore[method-assign,assignment]
     updated = train(learner, batches)
     assert sync.num_updates > 20
     return updated
@@ -222,6 +235,9 @@ CASES: dict[str, Callable[..., Tensor]] = {
     "normalized_ppo": partial(normalized, PPO, PPOConfig(**NORMALIZED, **WHOLE)),
     "dqn": partial(q_learning, num_atoms=1, double=True, max_gradient_norm=0.05),
     "cat_dqn": partial(q_learning, num_atoms=NUM_ATOMS, optimizer="adam", n_step=2),
+    "munchausen_iqn": partial(
+        q_learning, num_atoms=NUM_ATOMS, quantiles="implicit", munchausen=True, noisy=True
+    ),
     "recurrent_dqn": partial(q_learning, num_atoms=1, double=True, **SEQUENCES),
     "pqn": pqn,
 }

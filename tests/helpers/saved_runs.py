@@ -25,6 +25,7 @@ SMALL_DQN = ["algo=dqn", "horizon=4", "learning_starts=20", "buffer_size=200", "
 Q_LEARNING = SMALL_DQN[1:]
 SMALL_OPTIONS = {
     **dict.fromkeys(("dqn", "async_dqn", "double_dqn", "cat_dqn", "rainbow"), Q_LEARNING),
+    **dict.fromkeys(("qr_dqn", "iqn", "btr"), Q_LEARNING),
     "r2d2": ["learning_starts=400", "buffer_size=2000", "total_steps=440"],
     "pqn": ["minibatch_size=64"],
     "ga3c": ["num_workers=none", "num_envs=4"],

@@ -37,6 +37,8 @@ CATCH_DQN = DQNConfig(
 )
 
 CAT = replace(CATCH_DQN, num_atoms=21, v_min=-1.5, v_max=1.5, lr=2e-3)
+QUANTILES = replace(CATCH_DQN, num_atoms=8, lr=2e-3)
+IQN = replace(QUANTILES, quantiles="implicit")
 CATCH_PQN = PQNConfig(lr=1e-3, minibatch_size=80, epsilon_final=0.01, exploration_fraction=0.5)
 
 CATCH: dict[str, tuple[LearnerConfig, SamplerConfig]] = {
@@ -51,6 +53,12 @@ CATCH: dict[str, tuple[LearnerConfig, SamplerConfig]] = {
         replace(CAT, double=True, dueling=True, prioritized=True, n_step=3),
         Q_SAMPLER,
     ),
+    "qr_dqn": (replace(QUANTILES, quantiles="fixed"), Q_SAMPLER),
+    "iqn": (IQN, Q_SAMPLER),
+    "btr": (
+        replace(IQN, dueling=True, prioritized=True, n_step=3, munchausen=True, noisy=True),
+        Q_SAMPLER,
+    ),
 }
 
 
@@ -63,7 +71,7 @@ def learn_catch(algorithm: str, seed: int) -> tuple[float, float]:
 
 
 # Rainbow is what the others put together.
-PARTS = ("double_dueling", "prioritized", "cat_dqn")
+PARTS = ("double_dueling", "prioritized", "cat_dqn", "qr_dqn", "iqn", "btr")
 QUICK = [algorithm for algorithm in CATCH if algorithm not in PARTS]
 SLOW = [(each, seed) for each in CATCH for seed in range(3) if seed or each not in QUICK]
 

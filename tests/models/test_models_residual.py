@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from accel_rl.models import MemorySpec, QHead, Sequences, make_model
 from accel_rl.models.image import ImageNetwork, Picture
-from accel_rl.models.residual import IMPALA_NET
+from accel_rl.models.q_value import num_random, with_noise
+from accel_rl.models.residual import IMPALA_NET, MaxPool, SpectralConv, spectral_norm
 from accel_rl.spaces import Leaf
 
 pytestmark = pytest.mark.numeric
@@ -150,3 +151,56 @@ def test_it_has_an_lstm_and_learns_values_of_actions() -> None:
             assert q_value.shape == (2, 3, num_atoms)
             q_value.square().sum().backward()
             assert all(p.grad is not None for p in network.parameters())
+
+
+@pytest.mark.parametrize("shape", [(64, 576), (5, 3), (1, 4)])
+def test_spectral_norm_is_the_largest_singular_value_with_its_gradient(
+    shape: tuple[int, int],
+) -> None:
+    """The gradient is the product of both singular vectors."""
+    matrix = torch.from_numpy(np.random.default_rng(0).normal(size=shape)).requires_grad_()
+    u, values, v = np.linalg.svd(matrix.detach().numpy())
+    found = spectral_norm(matrix)
+    (gradient,) = torch.autograd.grad(found, matrix)
+    assert found.item() == pytest.approx(values[0], rel=1e-6)
+    np.testing.assert_allclose(gradient, np.outer(u[:, 0], v[0]), atol=1e-3)
+
+
+def test_spectral_convolution_has_the_kernel_divided_by_its_norm() -> None:
+    torch.manual_seed(0)
+    conv, x = SpectralConv(6, 5, 3, 1, 1), torch.randn(2, 6, 7, 7)
+    norm = np.linalg.svd(conv.weight.detach().numpy().reshape(5, -1))[1][0]
+    expected = F.conv2d(x, conv.weight / float(norm), conv.bias, padding=1)
+    torch.testing.assert_close(conv(x), expected)
+
+
+@pytest.mark.parametrize("shape", [(11, 11), (11, 10), (3, 5), (6, 6), (23, 14)])
+def test_maximum_has_the_windows_of_an_adaptive_one(shape: tuple[int, int]) -> None:
+    """Window i of 6 goes from floor(i n / 6) to ceil((i + 1) n / 6)."""
+    x = torch.randn(1, 2, *shape)
+    found = MaxPool(6)(x)
+    for i in range(6):
+        for j in range(6):
+            rows, columns = (
+                slice(k * n // 6, -(-(k + 1) * n // 6)) for k, n in zip((i, j), shape, strict=True)
+            )
+            assert torch.equal(found[:, :, i, j], x[:, :, rows, columns].amax((2, 3)))
+
+
+def test_network_of_btr_has_its_layers_and_learns() -> None:
+    """13 * 13 images leave maps of 2 x 2, whose maximum is 6 x 6 all the same."""
+    head = QHead(6, 8, True, True, True)
+    model = make_model("btr", Leaf((4, 13, 13), UINT8), head)
+    convs = [(4, 32), (32, 64), (64, 64), *([(32, 32)] * 4), *([(64, 64)] * 8)]
+    count = sum(9 * into * out + out for into, out in convs)
+    count += 65 * 2304  # levels
+    for num in (6, 1):  # each weight and bias with its deviation
+        count += 2 * (2305 * 512 + 513 * num)
+    assert sum(p.numel() for p in model.parameters()) == count
+    assert sum(isinstance(each, SpectralConv) for each in model.modules()) == 12
+    image = images((4, 13, 13))
+    with with_noise(model, torch.randn(num_random(model, 2))):
+        output = model(image)
+    assert output.shape == (2, 6, 8)
+    output.square().sum().backward()
+    assert all(p.grad.abs().max() > 0 for p in model.parameters())

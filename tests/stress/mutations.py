@@ -216,14 +216,14 @@ double_dqn_uses_target algos/q_learning.py algos/test_algos_dqn.py
 - choosing, _ = evaluate_q(agent.model, next_observation
 + choosing, _ = evaluate_q(target, next_observation
 c51_choose_by_target algos/dqn.py algos/test_algos_dqn.py algos/test_recurrent_q_learner.py
-- masked(agent.q_values(outputs.choosing), mask)
-+ masked(agent.q_values(outputs.choosing if agent.support is None else outputs.target), mask)
+- self.agent.q_values(outputs.choosing), mask)
++ self.agent.q_values(outputs.choosing if config.num_atoms == 1 else outputs.target), mask)
 burn_in_state_lost algos/q_learning.py algos/test_recurrent_q_learner.py
 - own = own.rows(slice(burn_in, R))._replace(state=state)
 + own = own.rows(slice(burn_in, R))
-rescale_not_inverted algos/dqn.py algos/test_algos_dqn.py algos/test_recurrent_q_learner.py
-- rescale_back(value_t), action_t
-+ value_t, action_t
+rescale_not_inverted algos/value_distributions.py algos/test_algos_dqn.py
+- return rescale_back(output) if self.is_rescaled else output
++ return output
 dqn_target_never_renewed algos/dqn.py algos/test_algos_dqn.py
 - self._target.parameter.copy_(self.sync.parameters.parameter)
 + pass
@@ -245,7 +245,7 @@ epsilon_per_env_power algos/dqn.py algos/test_algos_dqn.py
 per_weight_beta_dropped algos/q_learning.py algos/test_algos_q_learning.py
 - (least / probability).pow(beta).float()
 + (least / probability).float()
-c51_clip_missing algos/q_learning.py algos/test_algos_q_learning.py
+c51_clip_missing algos/value_distributions.py algos/test_algos_q_learning.py
 - moved = torch.minimum(torch.maximum(moved, support[0]), support[-1])
 + pass
 r2d2_priority_mix algos/q_learning.py algos/test_recurrent_q_learner.py
@@ -303,7 +303,7 @@ dueling_no_mean models/q_value.py algos/test_algos_dqn.py
 - + advantage - advantage.mean(1, keepdim=True)
 + + advantage
 dueling_gradient_unscaled models/q_value.py algos/test_algos_dqn.py
-- x = x * DUELING_GRADIENT_SCALE + x.detach() * (1 - DUELING_GRADIENT_SCALE)
+- x = x * self.gradient_scale + x.detach() * (1 - self.gradient_scale)
 + pass
 clip_scales_up parallel/gradient_sync.py algos/test_preset_sources.py
 - norm.clamp(max=max_norm) /

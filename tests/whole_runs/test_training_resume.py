@@ -58,6 +58,7 @@ RUNS = {
         "target_update_interval=160 epsilon_steps=300 log_norms=true gradient_cosine_interval=7"
     ),
     "rainbow": f"algo=rainbow env=catch {REPLAY} num_workers=2",
+    "btr": f"algo=btr env=catch {REPLAY} num_workers=2 {EVALUATED}",
     "sequences": (
         f"algo=double_dqn env=catch {REPLAY} memory=gru previous_action_reward=true num_workers=0 "
         f"sequence_length=8 burn_in=2 prioritized=true value_rescaling=true {EVALUATED}"

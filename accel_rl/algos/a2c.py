@@ -172,13 +172,9 @@ class A2C(ActorCritic):
         """
         if self.config.vtrace:
             check_ratios(batch)
-        given = self.normalized(batch)._replace(host=None)
         num_envs = batch.reward.shape[1] * self.sync.num_sharing
         lr = self.config.learning_rate(num_envs, progress)
-        if len(batch.final_step) == 0:  # most often
-            # Normalization makes other tensors.
-            given = self.optimizer.hold(given, stays=batch.stays and self.normalization is None)
-        self.optimizer.minimize(self.loss, given, lr=lr)
+        self.optimizer.minimize(self.loss, self.given(self.normalized(batch)), lr=lr)
         return self.optimizer.take_metrics()
 
     def prepare(

@@ -115,7 +115,9 @@ class ActorCritic(Learner):
         Args:
             batch: the rollout, ``[T, B]``.
         """
-        return batch if self.normalization is None else self.normalization.take(batch)
+        if self.normalization is None:
+            return batch
+        return self.normalization.take(batch)._replace(stays=False)
 
 
 def make_policy_agent(network: NetworkSpec, *, scale_actions: bool = True) -> PolicyAgent:

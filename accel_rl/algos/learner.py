@@ -244,8 +244,19 @@ class Learner:
         Returns:
             Metrics by name, 0-d tensors on the learner's device.
         """
-        self.optimizer.minimize(self.loss, batch, lr=self.learning_rate(progress))
+        lr = self.learning_rate(progress)
+        self.optimizer.minimize(self.loss, self.given(batch), lr=lr)
         return self.optimizer.take_metrics()
+
+    def given(self, batch: RolloutTensors) -> Any:
+        """Return a rollout as an input of `minimize`, which CUDA graphs read where it stays.
+
+        Args:
+            batch: the rollout, ``[T, B]``.
+        """
+        given = batch._replace(host=None)
+        stays = batch.stays and len(batch.final_step) == 0
+        return self.optimizer.fixed(given) if stays else given
 
     def learning_rate(self, progress: float) -> float:
         """Return the learning rate, by the options ``lr`` and ``lr_schedule``.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,8 +11,10 @@ from torch import Tensor
 
 from accel_rl.agents import RolloutTensors
 from accel_rl.algos.learner import LearnerConfig, check_halves, restore
+from accel_rl.algos.optimizer import Turns, masked_mean, take_turn
+from accel_rl.algos.replay.memory import send
 from accel_rl.algos.specs import Batch, RunOptions, SamplerOptions
-from accel_rl.models import Sequences
+from accel_rl.graphs import Fixed
 from accel_rl.options import require
 from accel_rl.spaces import map_leaves
 
@@ -101,18 +103,24 @@ class Minibatches:
     A recurrent network gets whole sequences: all steps of some environments.
 
     Args:
-        config: The settings.
-        num_sharing: Learners that share each update, among whom a minibatch is divided.
-        seed: Seed of the order.
-        device: Device of the rollouts.
+        learner: The learner. Its ``prepare`` returns all steps of a rollout, see `choose`.
+        choose: A function like `choose`.
+        is_recorded: Whether CUDA graphs, if there are any, may choose the minibatches.
     """
 
     def __init__(
-        self, config: MinibatchConfig, num_sharing: int, seed: int, device: torch.device
+        self,
+        learner: Any,
+        choose: Callable[[Any, Tensor], Any],
+        *,
+        is_recorded: bool = True,
     ) -> None:
-        self._config = config
-        self._num_sharing = num_sharing
-        self._shuffling = torch.Generator(device).manual_seed(seed)
+        self._learner, self._choose = learner, choose
+        self._shuffling = torch.Generator().manual_seed(learner.task.seed)  # on the host
+        self._is_recorded = is_recorded and learner.graphs is not None
+        self._prepared = learner.optimizer.recorded(self._prepare)
+        self._whole, self._turns = Fixed(None), Turns()
+        self.mean_return = torch.tensor(0.0)
 
     def get_state(self) -> dict[str, Any]:
         """Return what is added to a learner's state."""
@@ -123,31 +131,41 @@ class Minibatches:
         if "shuffling" in state:
             restore(self._shuffling, state["shuffling"])
 
-    def of(self, batch: RolloutTensors) -> Iterator[tuple[Tensor, Sequences | None]]:
-        """Yield the minibatches of all epochs of a rollout.
+    def of(self, batch: RolloutTensors) -> Iterator[Any]:
+        """Prepare a rollout, and yield the minibatches of all epochs, inputs of `minimize`.
 
         Args:
-            batch: The rollout.
-
-        Returns:
-            Places ``[N]`` int64 of the steps among all steps, ``[T * B]``, and their order for a
-            network with a memory.
+            batch: The rollout, normalized if the run normalizes.
         """
-        config, num_sharing = self._config, self._num_sharing
-        T, B = batch.reward.shape
-        sequences = batch.sequences(slice(0, T))
-        if sequences is not None:
-            config.check_rollout(B * num_sharing, T, num_sharing)
-        length = 1 if sequences is None else T  # steps that stay together
-        device = batch.reward.device
-        first = B * torch.arange(length, device=device).unsqueeze(1)
-        for _ in range(config.epochs):
-            order = torch.randperm(T * B // length, generator=self._shuffling, device=device)
-            for chosen in torch.split(order, config.minibatch_size // num_sharing // length):
-                if sequences is None:
-                    yield chosen, None
-                else:
-                    yield (first + chosen).flatten(), sequences.of(chosen)
+        config, sharing = self._learner.config, self._learner.sync.num_sharing
+        device = self._learner.device
+        has_finals = len(batch.final_step) > 0  # most often not
+        prepare = self._prepare if has_finals else self._prepared
+        whole, self.mean_return = prepare(self._learner.given(batch))
+        steps = whole.tree if isinstance(whole, Fixed) else whole
+        num, length = len(steps.valid), 1  # of columns, and steps that stay together
+        if steps.sequences is not None:
+            length, num = steps.sequences.is_first.shape
+            config.check_rollout(num * sharing, length, sharing)
+        size = config.minibatch_size // sharing // length
+        orders = [torch.randperm(num, generator=self._shuffling) for _ in range(config.epochs)]
+        if not isinstance(whole, Fixed) or num % size:
+            for order in orders:
+                for chosen in torch.split(send(order, device), size):
+                    yield self._choose(steps, chosen)
+            return
+        table = self._turns.fill(torch.cat(orders).view(-1, size), device)
+        chosen_next = Fixed((steps, table), self._next)
+        for _ in range(len(table) - 1):
+            yield chosen_next
+
+    def _prepare(self, batch: RolloutTensors) -> tuple[Any, Tensor]:
+        whole = self._learner.prepare(batch)
+        mean_return = masked_mean(whole.return_, whole.valid)
+        return self._whole.hold(whole) if self._is_recorded else whole, mean_return
+
+    def _next(self, whole: Any, table: Tensor) -> Any:
+        return self._choose(whole, take_turn(table))
 
 
 def all_steps(tree: Any) -> Any:
@@ -155,16 +173,25 @@ def all_steps(tree: Any) -> Any:
     return map_leaves(_steps, tree)
 
 
-def choose(whole: Any, index: Tensor, sequences: Sequences | None) -> Any:
-    """Return the steps ``index`` ``[N]`` of all steps of a rollout, with their ``sequences``.
+def choose(whole: Any, chosen: Tensor) -> Any:
+    """Return some steps of all steps of a rollout, ``[T * B, ...]``.
 
-    ``whole`` and the result are NamedTuples that have a field ``sequences``.
+    Args:
+        whole: a NamedTuple with a field ``sequences``: those of the rollout, or None.
+        chosen: places of the steps, ``[N]`` int64; with sequences the environments, ``[n]``, all of
+            whose steps are chosen.
     """
+    sequences, index = whole.sequences, chosen
+    if sequences is not None:
+        T, B = sequences.is_first.shape
+        first = B * torch.arange(T, device=chosen.device).unsqueeze(1)
+        index, sequences = (first + chosen).flatten(), sequences.of(chosen)
 
     def rows(field: Any) -> Any:
         return None if field is None else map_leaves(lambda each: _rows(each, index), field)
 
-    return type(whole)(*map(rows, whole))._replace(sequences=sequences)
+    fields = {name: rows(each) for name, each in whole._asdict().items() if name != "sequences"}
+    return whole._replace(**fields, sequences=sequences)
 
 
 def _steps(observation: Tensor) -> Tensor:

@@ -6,33 +6,21 @@ Nothing here waits for the device; a measurement that is off costs nothing.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from accel_rl.algos.measure import Norms, cosine
-from accel_rl.graphs import Fixed, Graphs, Pool
+from accel_rl.graphs import Fixed, Graphs
 from accel_rl.parallel import GradientSync, Local
 
+Step = Callable[..., Any]
 COSINE = "gradient_cosine"
-
-
-class Deferred(NamedTuple):
-    """An argument of a loss that is made within its CUDA graph, for example a minibatch.
-
-    Attributes:
-        make: function that makes the argument.
-        inputs: arguments of ``make``.
-        kind: what else decides how ``make`` works, so that other kinds have other graphs.
-    """
-
-    make: Callable[..., Any]
-    inputs: tuple[Any, ...]
-    kind: Hashable = None
+_NUM_RATES = 64  # that a GPU gets at once
 
 
 class Optimizer:
@@ -48,6 +36,7 @@ class Optimizer:
 
     Attributes:
         names: names of the metrics that are measured here, besides those of the loss.
+        after: function that is called after each update, within its CUDA graph. None: none is.
     """
 
     def __init__(
@@ -58,21 +47,18 @@ class Optimizer:
         log_norms: bool = False,
         gradient_cosine_interval: int = 0,
     ) -> None:
-        self._sync = sync
-        self._differentiated: Callable[..., tuple[Mapping[str, Any], Any]] = self._differentiate
-        self._applied: Callable[..., dict[str, Tensor]] = self._apply
-        self._stepped: Callable[..., tuple[tuple[str, ...], Tensor, Any]] = self._step
-        self._is_recorded = graphs is not None
-        if graphs is not None:
-            pool = Pool()
-            if type(sync) is Local:
-                self._stepped = graphs.recorded(self._step, pool)
-            else:  # one graph before learners meet, and one after
-                self._differentiated = graphs.recorded(self._differentiate, pool)
-                if isinstance(sync, Local):
-                    self._applied = graphs.recorded(self._apply, pool)
-        self._held = Fixed(None)
-        self._totals: dict[tuple[str, ...], tuple[Any, int]] = {}  # sums and counts
+        self._sync, self._graphs = sync, graphs
+        # Of several learners one graph before they meet, and one after; a store's is not recorded.
+        alone, local = type(sync) is Local, isinstance(sync, Local)
+        record = self.recorded
+        self._stepped: Step = record(self._step) if alone else self._step
+        self._differentiated: Step = self._differentiate if alone else record(self._differentiate)
+        self._applied: Step = record(self._apply) if local and not alone else self._apply
+        self._rates = Turns()
+        self._coming: list[float] = []  # of these, last first
+        self.after: Callable[[], None] | None = None
+        self._sums: dict[tuple[str, ...], Tensor] = {}  # of metrics since they were taken
+        self._counts: dict[tuple[str, ...], int] = {}
         self._interval = gradient_cosine_interval
         self._half: Tensor | None = None  # gradient of half the samples of this update
         self._norms = Norms(sync.parameters) if log_norms else None
@@ -108,40 +94,58 @@ class Optimizer:
         Returns:
             The third result of ``loss``, to be used before the next update, or None.
         """
-        names, values, more = self._stepped(loss, self._sync.advance(lr), *inputs)
-        total, count = self._totals.get(names, (0, 0))
-        self._totals[names] = values + total, count + 1
+        names, more = self._stepped(loss, self._rate(lr), *inputs)
+        self._counts[names] = self._counts.get(names, 0) + 1
         return more
 
-    def hold(self, tree: Any, *, stays: bool = False) -> Any:
-        """Return an input of `minimize` that several updates share, which graphs read in place.
+    def recorded(self, function: Step) -> Step:
+        """Return a function that is recorded as a CUDA graph, or the same one without graphs.
 
         Args:
-            tree: tensors. They are copied to the same memory each time, if there are graphs.
-            stays: the tensors are in the same memory each time anyway.
+            function: see `Graphs.recorded`.
         """
-        if not self._is_recorded:
-            return tree
-        return Fixed(tree) if stays else self._held.hold(tree)
+        return function if self._graphs is None else self._graphs.recorded(function)
+
+    def fixed(self, tree: Any) -> Any:
+        """Return an input of `minimize` or of a recorded function that is not copied for graphs.
+
+        Args:
+            tree: tensors that are in the same memory each time.
+        """
+        return tree if self._graphs is None else Fixed(tree)
+
+    def _rate(self, lr: float) -> Any:
+        """Count an update, and return its rate, or what takes it from those that the GPU has."""
+        sync = self._sync
+        rate = sync.advance(lr)
+        if self._graphs is None or not isinstance(sync, Local):
+            return rate
+        if not self._coming or self._coming[-1] != rate:
+            rates = sync.rates(_NUM_RATES)
+            table = self._rates.fill(torch.tensor(rates, dtype=torch.float64), self._graphs.device)
+            self._coming, self._fixed_rate = rates[::-1], Fixed((table,), take_turn)
+        self._coming.pop()
+        return self._fixed_rate
 
     def _step(
-        self, loss: Callable[..., Any], rate: float, *inputs: Any
-    ) -> tuple[tuple[str, ...], Tensor, Any]:
-        """Make an update; return the names and the values of its metrics, and what is left."""
+        self, loss: Callable[..., Any], rate: float | Tensor, *inputs: Any
+    ) -> tuple[tuple[str, ...], Any]:
+        """Make an update, and add up its metrics; return their names, and what is left."""
         metrics, more = self._differentiated(loss, *inputs)
         self._sync.reduce()
         measured = {**metrics, **self._applied(rate)}
         device = self._sync.parameters.gradient.device
-        values = [as_metric(*item, device) for item in measured.items()]
-        return tuple(measured), torch.stack(values), more
+        names = tuple(measured)
+        values = torch.stack([as_metric(*item, device) for item in measured.items()])
+        if names not in self._sums:
+            self._sums[names] = torch.zeros_like(values)
+        self._sums[names] += values
+        return names, more
 
     def _differentiate(
         self, loss: Callable[..., Any], *inputs: Any
     ) -> tuple[Mapping[str, Any], Any]:
         """Make the part of an update before learners meet."""
-        inputs = tuple(
-            each.make(*each.inputs) if isinstance(each, Deferred) else each for each in inputs
-        )
         sync, flat = self._sync, self._sync.parameters
         flat.zero_gradient()
         summands, metrics, *more = loss(*inputs)
@@ -166,6 +170,8 @@ class Optimizer:
         if self._half is not None:
             # Clipping, which has come between, is a factor.
             measured[COSINE] = cosine(self._half, self._sync.parameters.gradient)
+        if self.after is not None:
+            self.after()
         return measured
 
     def take_metrics(self, **more: Tensor) -> dict[str, Tensor]:
@@ -179,9 +185,10 @@ class Optimizer:
         """
         means: dict[str, Tensor] = {}
         sizes: dict[str, int] = defaultdict(int)
-        totals, self._totals = self._totals, {}
-        for names, (total, count) in totals.items():
-            mean = total if count == 1 else total / count
+        counts, self._counts = self._counts, {}
+        for names, count in counts.items():
+            mean = self._sums[names] / count
+            self._sums[names].zero_()
             for name, value in zip(names, mean.unbind(), strict=True):
                 sizes[name] += count
                 is_new = name not in means  # else it was measured along with others, too
@@ -204,6 +211,41 @@ class Optimizer:
         gradient = self._sync.parameters.gradient
         # A copy: the next gradient is written into the same memory.
         return self._sync.sum(gradient * (1 if num_samples is None else num_samples))
+
+
+class Turns:
+    """Rows on a GPU that CUDA graphs take in turns: each time that `take_turn` runs, the next one.
+
+    Attributes:
+        table: the rows, behind one whose first element says which is next.
+    """
+
+    def __init__(self) -> None:
+        self.table: Tensor | None = None
+
+    def fill(self, rows: Tensor, device: torch.device) -> Tensor:
+        """Return a new table, most often where the one before was.
+
+        Args:
+            rows: ``[K]`` or ``[K, m]``, of the host.
+            device: the GPU.
+        """
+        given = torch.cat((torch.zeros_like(rows[:1]), rows)).pin_memory()
+        if self.table is None or self.table.shape != given.shape:
+            self.table = torch.empty_like(given, device=device)
+        return self.table.copy_(given, non_blocking=True)
+
+
+def take_turn(table: Tensor) -> Tensor:
+    """Return the next row of a table of `Turns`, 0-d or ``[m]``.
+
+    Args:
+        table: the table.
+    """
+    place = table[:1].flatten()[:1]
+    row = table[1:].index_select(0, place.long()).squeeze(0)
+    place += 1
+    return row
 
 
 def as_metric(name: str, value: Any, device: torch.device) -> Tensor:

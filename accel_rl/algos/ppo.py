@@ -26,7 +26,7 @@ from accel_rl.algos.actor_critic import (
 )
 from accel_rl.algos.learner import remaining
 from accel_rl.algos.minibatches import MinibatchConfig, Minibatches, all_steps, choose
-from accel_rl.algos.optimizer import Deferred, masked_mean, masked_shares, sums
+from accel_rl.algos.optimizer import masked_shares, sums
 from accel_rl.algos.specs import LearnerSpec
 from accel_rl.models import PolicyValue, Sequences
 from accel_rl.options import option, require, when
@@ -185,7 +185,9 @@ class PPO(ActorCritic):
         self, agent: PolicyAgent, config: PPOConfig, sync: GradientSync, task: LearnerSpec
     ) -> None:
         super().__init__(agent, config, sync, task)
-        self._minibatches = Minibatches(config, sync.num_sharing, task.seed, self.device)
+        # Learners meet to normalize, which no graph does for them.
+        meets = config.normalize_advantage and sync.num_sharing > 1
+        self._minibatches = Minibatches(self, self._choose, is_recorded=not meets)
         self.parts.append(self._minibatches)
 
     def update(
@@ -201,26 +203,18 @@ class PPO(ActorCritic):
         """
         check_ratios(batch)
         config = self.config
-        whole = self.prepare(self.normalized(batch))
         clip_range = config.clip_range
         if config.clip_schedule == "linear":
             clip_range *= remaining(config, progress)
-        # Learners meet to normalize, which no graph does for them.
-        meets = config.normalize_advantage and self.sync.num_sharing > 1
-        held = whole if meets else self.optimizer.hold(whole)
-        for index, sequences in self._minibatches.of(batch):
-            chosen: Any = Deferred(self._choose, (held, index, sequences))
-            if meets:
-                chosen = self._choose(whole, index, sequences)
-            lr = self.learning_rate(progress)
+        lr = self.learning_rate(progress)
+        for chosen in self._minibatches.of(self.normalized(batch)):
             divergence = self.optimizer.minimize(self.loss, chosen, clip_range, lr=lr)
             if config.target_kl is not None:
                 # Waits for the device. The sums are those of all learners, who stop together.
                 total, count = self.sync.sum(divergence).tolist()
                 if total > 1.5 * config.target_kl * count:
                     break
-        mean_return = masked_mean(whole.return_, whole.valid)
-        return self.optimizer.take_metrics(mean_value_target=mean_return)
+        return self.optimizer.take_metrics(mean_value_target=self._minibatches.mean_return)
 
     @torch.no_grad()
     def prepare(self, batch: RolloutTensors) -> PPOBatch:
@@ -243,6 +237,7 @@ class PPO(ActorCritic):
             behaviour_value=batch.value.flatten(),
             valid=batch.valid.flatten(),
             observation=observation,
+            sequences=batch.sequences(slice(0, T)),
         )
 
     def loss(self, batch: PPOBatch, clip_range: float) -> tuple[Any, ...]:
@@ -271,8 +266,8 @@ class PPO(ActorCritic):
         count = batch.valid.sum().to(metrics["kl"].dtype)
         return loss.total, metrics, torch.stack((count * metrics["kl"], count))
 
-    def _choose(self, whole: PPOBatch, index: Tensor, sequences: Sequences | None) -> PPOBatch:
-        batch: PPOBatch = choose(whole, index, sequences)
+    def _choose(self, whole: PPOBatch, chosen: Tensor) -> PPOBatch:
+        batch: PPOBatch = choose(whole, chosen)
         if not self.config.normalize_advantage:
             return batch
         advantage = normalize(batch.advantage, batch.valid, self.sync)

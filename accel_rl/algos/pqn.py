@@ -22,7 +22,7 @@ from accel_rl.agents import QAgent, RolloutTensors
 from accel_rl.agents.distributions import split_mask
 from accel_rl.algos.learner import Learner, name_of
 from accel_rl.algos.minibatches import MinibatchConfig, Minibatches, all_steps, choose
-from accel_rl.algos.optimizer import Deferred, masked_mean, masked_shares
+from accel_rl.algos.optimizer import masked_mean, masked_shares
 from accel_rl.algos.q_learning import (
     best_values,
     evaluate_q,
@@ -126,7 +126,7 @@ class PQN(Learner):
         self, agent: QAgent, config: PQNConfig, sync: GradientSync, task: LearnerSpec
     ) -> None:
         super().__init__(agent, config, sync, task)
-        self._minibatches = Minibatches(config, sync.num_sharing, task.seed, self.device)
+        self._minibatches = Minibatches(self, choose)
         self.parts.append(self._minibatches)
         self._final_epsilon = torch.tensor([config.epsilon_final], device=self.device)
         self._set_epsilon(0.0)
@@ -148,16 +148,14 @@ class PQN(Learner):
         Returns:
             Means of the metrics over the steps.
         """
-        whole = self.prepare(batch)
-        held = self.optimizer.hold(whole)
+        lr = self.learning_rate(progress)
         for chosen in self._minibatches.of(batch):
-            minibatch = Deferred(choose, (held, *chosen))
-            self.optimizer.minimize(self.loss, minibatch, lr=self.learning_rate(progress))
+            self.optimizer.minimize(self.loss, chosen, lr=lr)
         if steps is not None and self.task.schedule_steps is not None:
             progress = min(1.0, steps / self.task.schedule_steps)  # of the next rollout
         self._set_epsilon(progress)
-        mean_return = masked_mean(whole.return_, whole.valid)
         epsilon = self.agent.epsilon.mean()
+        mean_return = self._minibatches.mean_return
         return self.optimizer.take_metrics(mean_value_target=mean_return, epsilon=epsilon)
 
     @torch.no_grad()
@@ -190,6 +188,7 @@ class PQN(Learner):
             return_=return_.flatten(),
             valid=batch.valid.flatten(),
             observation=observation,
+            sequences=batch.sequences(slice(0, T)),
         )
 
     def loss(self, batch: PQNBatch) -> tuple[Tensor, dict[str, Tensor]]:

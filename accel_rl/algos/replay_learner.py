@@ -11,12 +11,11 @@ from torch import Tensor
 
 from accel_rl.agents import RolloutTensors
 from accel_rl.algos.learner import Learner, restore
-from accel_rl.algos.optimizer import Deferred
 from accel_rl.algos.replay import Replay, ReplaySpec, SequenceReplay
 from accel_rl.algos.replay.spec import replay_device
 from accel_rl.algos.replay_config import PACE_METRICS, Pace, sent
 from accel_rl.algos.specs import LearnerSpec
-from accel_rl.graphs import Graphs
+from accel_rl.graphs import Fixed, Graphs
 from accel_rl.parallel import GradientSync
 
 
@@ -44,6 +43,7 @@ class ReplayLearner(Learner):
         config.check_replay(spec, ranks.size)
         self.replay = self.make_replay(replace(spec, batch_size=self.batch_size))
         self._generator = torch.Generator(self.replay.device).manual_seed(task.seed)
+        self._at = Fixed(None)
         self._noise: torch.Generator | None = None
         self.pace = Pace(config, ranks.size, sync.num_sharing)
         self.metric_names = (*self.metrics, *PACE_METRICS, *self.optimizer.names)
@@ -149,11 +149,11 @@ class ReplayLearner(Learner):
             stays: whether these tensors are in the same memory each time.
         """
         if isinstance(self.replay, Replay) and self.replay.device == self.device:
+            if self.graphs is None:
+                return self.replay.gather(step, env)
             # A graph gathers. How it does depends on whether there are final observations.
-            at: tuple[Any, ...] = step, env
-            if stays:
-                at = tuple(self.optimizer.hold(each, stays=True) for each in at)
-            return Deferred(self.replay.gather, at, self.replay.has_finals)
+            at = (step, env) if stays else self._at.hold((step, env)).tree
+            return Fixed(at, self.replay.gather, self.replay.has_finals)
         return sent(self.replay.gather(step, env), self.device)
 
     def noise(self, *shape: int) -> Tensor:

@@ -170,6 +170,7 @@ class SAC(ReplayLearner):
         self._target = copy.deepcopy(agent.model.critics).requires_grad_(False)
         self._targets = list(self._target.parameters())
         self._critics = list(agent.model.critics.parameters())
+        self.optimizer.after = self._move_target
         self._target_entropy = -float(agent.num_actions)
         self.adjust()
 
@@ -188,11 +189,13 @@ class SAC(ReplayLearner):
         self.adjust()
 
     def learn(self, progress: float) -> None:
-        """Make an optimizer step, and move the target critics towards the critics."""
+        """Make an optimizer step, after which the target critics move towards the critics."""
         batch, noise = self.draw(), self.noise(2, self.batch_size, self.agent.num_actions)
         self.optimizer.minimize(self.loss, batch, noise, lr=self.learning_rate(progress))
-        with torch.no_grad():
-            torch._foreach_lerp_(self._targets, self._critics, self.config.tau)
+
+    @torch.no_grad()
+    def _move_target(self) -> None:
+        torch._foreach_lerp_(self._targets, self._critics, self.config.tau)
 
     def adjust(self) -> None:
         """Take random actions until the first update."""

@@ -274,7 +274,7 @@ class GA3C:
         batches of equal size must be in the same memory.
         """
         lr = self.config.lr * remaining(self.config, progress)
-        self.optimizer.minimize(self.loss, self.optimizer.hold(batch, stays=True), lr=lr)
+        self.optimizer.minimize(self.loss, self.optimizer.fixed(batch), lr=lr)
         return self.optimizer.take_metrics()
 
     def loss(self, batch: Samples) -> tuple[Tensor, dict[str, Tensor]]:

@@ -165,6 +165,14 @@ class Local(GradientSync):
         self._lr = lr
         return self._rule.rate(lr, self.num_updates)
 
+    def rates(self, num: int) -> list[float]:
+        """Return the rates of the last counted update and of those after it, of its learning rate.
+
+        Args:
+            num: number of updates.
+        """
+        return [self._rule.rate(self._lr, self.num_updates + number) for number in range(num)]
+
     def apply(self, rate: float | Tensor) -> Tensor:
         """Clip the gradient and apply the rule; see `GradientSync.apply`."""
         flat = self.parameters

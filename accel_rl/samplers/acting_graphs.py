@@ -8,16 +8,16 @@ graphs, each group has one, over a row of its own that stands for all.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 import torch
 
 from accel_rl.agents import Agent
-from accel_rl.graphs import Fixed, Graphs, Pool, Recording
+from accel_rl.graphs import Fixed, Graphs
 
 MOST_ROW_GRAPHS = 128
 """of rows and groups together that have a graph each"""
-_NUM_WARM = 2  # calls of each group before the first is recorded
 
 
 class ActingGraphs:
@@ -27,65 +27,40 @@ class ActingGraphs:
         agent: The agent. Tensors that its learner replaces, other than parameters, are held in one
             place.
         graphs: Records.
-        device: The GPU.
     """
 
-    def __init__(self, agent: Agent, graphs: Graphs, device: torch.device) -> None:
-        self._agent, self._graphs, self._device = agent, graphs, device
-        self._recordings: dict[Hashable, Recording] = {}
-        self._num_warm: dict[Hashable, int] = {}
+    def __init__(self, agent: Agent, graphs: Graphs) -> None:
+        self._agent = agent
+        self._recorded = graphs.recorded(self._act, "actions", most=None)
         self._epsilon, self._normalizer = Fixed(None), Fixed(None)
-        self._held: Any = None
-        self._normal: tuple[Any, Any] = None, None  # the agent's, and the same where it stays
-        self._pool = Pool()
-        self._is_refused = False
+        self._given: Any = None  # the normalizer that is held
 
-    def run(self, group: Hashable, row: Hashable, act: Callable[[], Any]) -> Any:
+    def run(self, key: Hashable, act: Callable[[], Any]) -> Any:
         """Return ``act()``, or replay it if its graph for this group and row was recorded."""
-        if self._is_refused:
-            self._graphs.count("actions", is_replayed=False)
+        agent = self._agent
+        if agent.epsilon is not self._epsilon.tree:
+            agent.epsilon = self._epsilon.hold(agent.epsilon).tree
+        if agent.normalizer is not self._given:
+            self._given = agent.normalizer
+            self._normalizer.hold(self._given)
+        held = self._epsilon.key, self._normalizer.key, agent.is_random
+        return self._recorded.by_key((key, held), partial(self._act, act))
+
+    def _act(self, act: Callable[[], Any]) -> Any:
+        agent = self._agent
+        given, agent.normalizer = agent.normalizer, self._normalizer.tree
+        try:
             return act()
-        self._hold_epsilon()
-        normalizer = self._hold_normalizer()
-        key = group, row, self._agent.is_random, normalizer is None
-        if (recording := self._recordings.get(key)) is None:
-            if normalizer is not None:
-                self._agent.normalizer = normalizer
-            recording = self._record(key, act)
-            if normalizer is not None:  # what acted in a rollout is learned from, and never changes
-                self._agent.normalizer = self._normal[0]
-            if recording is None:
-                self._graphs.count("actions", is_replayed=False)
-                return act()
-        self._graphs.count("actions", is_replayed=True)
-        recording.graph.replay()
-        return recording.result
+        finally:  # what acted in a rollout is learned from, and never changes
+            agent.normalizer = given
 
-    def _record(self, key: tuple[Hashable, ...], act: Callable[[], Any]) -> Recording | None:
-        kind = key[0], *key[2:]
-        self._num_warm[kind] = num = self._num_warm.get(kind, 0) + 1
-        if num <= _NUM_WARM:
-            return None
-        with self._graphs.aside():
-            recording = self._graphs.record("actions", act, self._pool)
-        if recording is None:
-            self._is_refused = True
-        else:
-            self._recordings[key] = recording
-        return recording
 
-    def _hold_epsilon(self) -> None:
-        epsilon = self._agent.epsilon
-        if epsilon is None or epsilon is self._held:
-            return
-        held = self._epsilon.hold(epsilon).tree
-        if self._held is None or held.data_ptr() != self._held.data_ptr():
-            self._recordings.clear()
-        self._held = self._agent.epsilon = held
+def without_inference_mode(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an agent's ``method`` without the inference mode that its decorator enters.
 
-    def _hold_normalizer(self) -> Any:
-        """Return the agent's normalizer, of which each rollout may have another, in one place."""
-        given = self._agent.normalizer
-        if given is not self._normal[0]:
-            self._normal = given, None if given is None else self._normalizer.hold(given).tree
-        return self._normal[1]
+    Recordings outside of that mode cannot use tensors made in it.
+    """
+    inner = getattr(method, "__wrapped__", None)
+    if inner is None:
+        return method
+    return torch.no_grad()(partial(inner, method.__self__))  # type: ignore[attr-defined]

@@ -18,9 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from accel_rl.agents import Agent, HostFlags, Normalizer, RolloutTensors
-from accel_rl.graphs import without_inference_mode
 from accel_rl.rollout import Rollout, RolloutSpec, carve, layout_bytes
-from accel_rl.samplers.acting_graphs import MOST_ROW_GRAPHS, ActingGraphs
+from accel_rl.samplers.acting_graphs import (
+    MOST_ROW_GRAPHS,
+    ActingGraphs,
+    without_inference_mode,
+)
 from accel_rl.samplers.actors import Actor, Kept, Remembering
 from accel_rl.samplers.base import PolicyInput, noise_shape
 from accel_rl.samplers.sampler import RolloutSampler
@@ -77,7 +80,7 @@ class ActionServer:
         if agent.graphs is not None and isinstance(self._rows, _DeviceRows):
             # What is remembered lies in rows, so that one graph cannot stand for all of them.
             if not agent.remembers or self._rows.num_graphs <= MOST_ROW_GRAPHS:
-                self._graphs = ActingGraphs(agent, agent.graphs, device)
+                self._graphs = ActingGraphs(agent, agent.graphs)
                 self._actor.choose = without_inference_mode(self._actor.choose)
 
     def __call__(self, step: PolicyInput) -> Any:
@@ -116,7 +119,7 @@ class ActionServer:
         place: Hashable = rows.address
         if staged is None:  # else the graph stands for all rows
             place = step.t, is_carried, rows.address, kind
-        graphs.run((env_slice.start, env_slice.stop), place, act)
+        graphs.run((env_slice.start, env_slice.stop, place), act)
         return rows.wait(env_slice)
 
     def _keep(self, extras: Mapping[str, Tensor], t: int | Tensor, env_slice: slice) -> None:

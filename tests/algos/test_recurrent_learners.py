@@ -14,7 +14,6 @@ from toy_envs import ToyEnv
 from accel_rl.agents import PolicyAgent, RolloutTensors
 from accel_rl.algos import A2C, PPO, A2CConfig, PPOConfig
 from accel_rl.algos.actor_critic import bootstrap_values
-from accel_rl.algos.minibatches import Minibatches
 from accel_rl.models import PolicyValue, Sequences
 from accel_rl.models.memory import WithMemory
 from accel_rl.parallel import GradientSync
@@ -179,11 +178,12 @@ def test_minibatches_are_whole_columns_each_once_an_epoch() -> None:
 
 @pytest.mark.parametrize("num_learners", [1, 2])
 def test_minibatches_that_cut_sequences_are_refused(num_learners: int) -> None:
-    config = PPOConfig(minibatch_size=4 * num_learners)
-    minibatches = Minibatches(config, num_learners, seed=0, device=torch.device("cpu"))
+    agent = make_agent()
+    learner = learner_of(PPOConfig(minibatch_size=4 * num_learners), agent, task_of(T, B))
+    learner.sync.num_sharing = num_learners
     sizes = f"minibatch_size={4 * num_learners} horizon=7 use minibatch_size={7 * num_learners}"
     with pytest.raises(ValueError, match=words(sizes)):
-        next(minibatches.of(batches()[0]))
+        learner.update(acted(agent, batches()[0]), 0.0)
 
 
 def test_nothing_of_a_rollout_moves_with_observations_of_masked_rows() -> None:

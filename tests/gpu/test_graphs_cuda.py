@@ -331,18 +331,18 @@ def test_threads_that_record_and_warm_up_at_once_do_not_mix(
     ("arguments", "most"),
     [
         ("env=catch algo=a2c horizon=5", 10),
-        ("env=catch algo=ppo horizon=16 minibatch_size=32", 146),
-        ("env=catch algo=pqn horizon=4 minibatch_size=4", 148),
+        ("env=catch algo=ppo horizon=16 minibatch_size=32", 38),
+        ("env=catch algo=pqn horizon=4 minibatch_size=4", 30),
         ("algo=a2c env=CartPole-v1 normalize_observation=true model=mlp horizon=5", 64),
         (
             "env=catch algo=cat_dqn horizon=4 batch_size=32 training_intensity=1 "
             "learning_starts=64 buffer_size=4000",
-            20,
+            19,
         ),
         (
             "env=control_envs:Swing algo=sac horizon=1 training_intensity=256 "
             "learning_starts=64 buffer_size=4000",
-            116,
+            51,
         ),
     ],
     ids=["a2c", "ppo", "pqn", "normalized", "cat_dqn", "sac"],

@@ -261,8 +261,8 @@ lr_schedule_constant algos/learner.py algos/test_algos_a2c.py algos/test_algos_p
 - return 1 - progress if config.lr_schedule == "linear" else 1.0
 + return 1.0
 minibatch_same_order algos/minibatches.py algos/test_algos_ppo.py
-- torch.randperm(T * B // length, generator=self._shuffling, device=device)
-+ torch.arange(T * B // length, device=device)
+- torch.randperm(num, generator=self._shuffling)
++ torch.arange(num)
 norm_variance_no_shift algos/normalization.py algos/test_normalization.py
 - variance * count + shift.square() * (count * new / whole)
 + variance * count

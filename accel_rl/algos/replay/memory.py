@@ -169,13 +169,15 @@ class Replay:
         frames = batch.observation
         if self.spec.frame_stack > 1:
             frames = frames[:, :, -1]
-        steps = send(self._describe(host), self.device)
+        steps = self._describe(host)
+        if self.device.type == "cuda":
+            steps = steps.pin_memory()
         self._keep_finals(batch.final_observation, len(host.final_step))
         for offset, slot, num in runs_of(self.num_stored, self.num_stored + T, self.spec.num_slots):
             rows, slots = slice(offset, offset + num), slice(slot, slot + num)
             _store(self._frames, slots, frames, rows)
             _store(self._action, slots, batch.action, rows)
-            self._steps[slots] = steps[rows]
+            self._steps[slots].copy_(steps[rows], non_blocking=True)
             self._fields["reward"][slots] = batch.reward[rows]
         self.num_stored += T
 

@@ -173,7 +173,7 @@ def test_higher_one_of_the_critics_has_no_say(twin: int) -> None:
     for number in range(3):
         learner.replay.append(rollout(number))
     batch = learner.draw()
-    given = batch.make(*batch.inputs), learner.noise(2, 8, 2)
+    given = batch, learner.noise(2, 8, 2)
     for critics, name in ((learner._target, "critic_loss"), (agent.model.critics, "actor_loss")):
         found = []
         for bias in (1e2, 1e3):

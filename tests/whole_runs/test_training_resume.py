@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from documents import ROOT, import_programs
+from documents import ROOT
 from launched_runs import launched
 from run_files import assert_same, forget_last_checkpoint, last_checkpoint, table
 from saved_runs import quiet, trained, undrawn
@@ -66,7 +66,7 @@ RUNS = {
     "sac": f"algo=sac env=control_envs:Swing {REPLAY} num_workers=2",
     "own": "algo=test_own_algorithm:ratio env=catch overlap=true num_workers=0",
     "example": "algo=examples.own_algorithm:make env=catch num_workers=0",
-    "td3": f"algo=my_td3:make env=control_envs:SwingInParts {REPLAY} num_workers=0",
+    "td3": f"algo=examples.td3:make env=control_envs:SwingInParts {REPLAY} num_workers=0",
 }
 
 
@@ -87,8 +87,6 @@ def test_resumed_run_equals_one_that_never_stopped(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=":")
-    if name == "td3":
-        import_programs("docs/your_algorithm.md", tmp_path / "programs", monkeypatch)
     whole, options = tmp_path / "whole", f"{SMALL} {RUNS[name]}".split()
     options = [f"{key}={value}" for key, value in dict(x.split("=") for x in options).items()]
     run(*options, f"run_dir={whole}")

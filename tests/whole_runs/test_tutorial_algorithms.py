@@ -1,4 +1,4 @@
-"""The algorithms of docs/your_algorithm.md, with every kind of space."""
+"""The algorithms of docs/your_algorithm.md, with every kind of space, and the example TD3."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_algorithm_learns_with_every_space(
 
 def make_td3(rank: int = 0) -> tuple[Any, Local]:
     """A learner of TD3 with two environments, and its `GradientSync`."""
-    module = importlib.import_module("my_td3")
+    module = importlib.import_module("examples.td3")
     config = module.TD3Config(
         batch_size=8, learning_starts=12, buffer_size=200, training_intensity=1
     )
@@ -84,7 +84,6 @@ def make_td3(rank: int = 0) -> tuple[Any, Local]:
     return config.make_learner(agent, sync, LearnerSpec(env, 2, 4, 1 + rank)), sync
 
 
-@pytest.mark.usefixtures("modules")
 def test_update_of_td3_is_that_of_plain_torch() -> None:
     """Of twin critics and a policy with an optimizer each, with loops over critics and layers."""
     learner, sync = make_td3()
@@ -134,7 +133,6 @@ def swings(seed: int) -> RolloutTensors:
     return made_rollout(torch.randn(5, 2, 3, generator=g), action, torch.randn(4, 2, generator=g))
 
 
-@pytest.mark.usefixtures("modules")
 def test_td3_acts_by_noise_and_is_evaluated_without() -> None:
     learner, _ = make_td3()
     agent, noise = learner.agent, torch.rand(2, 4, 2).double()

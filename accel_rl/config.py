@@ -23,17 +23,6 @@ from accel_rl.trackers import TENSORBOARD, check_trackers
 _GROUPS = {"parallel": ParallelConfig, "sampler": SamplerConfig, "atari": AtariConfig}
 
 
-def _cpus_are_idle(run: TrainConfig) -> str | Literal[False]:
-    if run.sampler.affinity == "off":
-        return "sampler.affinity is off"
-    # Several learners divide the cores.
-    return run.num_learners == 1 and when("sampler.num_workers", 0)(run)
-
-
-def _has_no_schedule(run: TrainConfig) -> str | Literal[False]:
-    return not run.learner.has_schedule and "learner.lr_schedule is constant"
-
-
 def _is_no_atari(run: TrainConfig) -> str | Literal[False]:
     return not is_atari_game(run.env) and f"env={run.env} is no Atari game"
 
@@ -72,11 +61,7 @@ class TrainConfig:
     """Length of the run: steps of all environments of all learners.
     It is rounded up to whole rollouts, including steps that reset_policy=wait masks. With
     sync=store each learner finishes its last rollout."""
-    schedule_steps: int | None = option(
-        None,
-        "course",
-        idle=_has_no_schedule,
-    )
+    schedule_steps: int | None = option(None, "course")
     """Steps after which schedules reach their end. none: total_steps."""
     max_minutes: float | None = option(None, "course", common=True)
     """Minutes after which the run stops and saves, so that resume can continue it.
@@ -97,9 +82,6 @@ class TrainConfig:
     learners: int | None = option(None, "course", common=True)
     """Number of processes that learn together, each with its own simulators.
     none: as many as gpus, or one. Learners share GPUs if there are fewer GPUs."""
-    cpus: tuple[int, ...] = option((), "engine", idle=_cpus_are_idle)
-    """CPUs to which workers and several learners may be pinned.
-    []: all CPUs that this process may use."""
     overlap: bool = option(False, common=True)
     """Collect the next rollout while the learner works on the last one.
     The policy is then one iteration behind. This helps with a GPU, or if simulators leave cores
@@ -123,12 +105,10 @@ class TrainConfig:
     log_interval: int | None = option(None, "watching", common=True)
     """Steps between two rows of metrics. none: 10,000, or 75 * num_envs if that is larger."""
     checkpoint_interval: int | None = option(None, "watching", common=True)
-    """Steps between two checkpoints; one is also written at the end.
+    """Steps between two checkpoints; one is also written at the end, and the last 3 are kept.
     none: 500,000, or 3,750 * num_envs if that is larger."""
     checkpoint_minutes: float | None = option(None, "watching", common=True)
     """Minutes of training after which a checkpoint is written as well. none: by steps alone."""
-    num_checkpoints: int = option(3, "watching")
-    """Number of checkpoints to keep; older ones are deleted."""
     evaluation_interval: int = option(0, "watching", common=True)
     """Steps between two evaluations on separate environments. 0 disables evaluations."""
     evaluation_steps: int = option(125_000, "watching", idle=when("evaluation_interval", 0))
@@ -160,7 +140,7 @@ class TrainConfig:
                 f"LearnerConfig, such as A2CConfig()"
             )
         lengths = ("total_steps", "schedule_steps", "evaluation_steps", "evaluation_episodes")
-        intervals = ("log_interval", "checkpoint_interval", "num_checkpoints", "learners")
+        intervals = ("log_interval", "checkpoint_interval", "learners")
         require(self, "at least 1", lambda value: value >= 1, *lengths, *intervals)
         sizes = ("seed", "evaluation_interval")
         require(self, "from 0 to 2**63 - 1", lambda value: 0 <= value < 2**63, *sizes)
@@ -209,7 +189,7 @@ class TrainConfig:
                 f"before each checkpoint all is learned from, and a rollout has "
                 f"{self.steps_per_iteration} steps; use a larger checkpoint_interval"
             )
-        reason = self.never_recorded
+        reason = self.learner.never_recorded(self)
         if self.cuda_graphs == "on" and reason is not None:
             raise ValueError(f"cuda_graphs=on does not support {reason}; use cuda_graphs=auto")
 
@@ -217,11 +197,6 @@ class TrainConfig:
     def num_learners(self) -> int:
         """Number of learners of the run."""
         return self.learners or self.gpus or 1
-
-    @property
-    def never_recorded(self) -> str | None:
-        """The option that does not go together with CUDA graphs, and why; None: there is none."""
-        return self.learner.never_recorded(self)
 
     @property
     def env_factory(self) -> EnvFactory:
@@ -283,9 +258,4 @@ class TrainConfig:
 
     def progress(self, steps: int) -> float:
         """How far schedules have run after ``steps`` steps, in [0, 1]."""
-        return min(1.0, steps / self.whole_schedule)
-
-    @property
-    def whole_schedule(self) -> int:
-        """Steps in which schedules run."""
-        return self.schedule_steps or self.total_steps
+        return min(1.0, steps / (self.schedule_steps or self.total_steps))

@@ -26,7 +26,6 @@ class TrainOptions(TypedDict, total=False):
     cuda_graphs: Literal["auto", "on", "off"]
     gpus: int | None
     learners: int | None
-    cpus: Sequence[int]
     overlap: bool
     run_dir: str | PathLike[str] | None
     init: str | PathLike[str] | None
@@ -35,27 +34,22 @@ class TrainOptions(TypedDict, total=False):
     log_interval: int | None
     checkpoint_interval: int | None
     checkpoint_minutes: float | None
-    num_checkpoints: int
     evaluation_interval: int
     evaluation_steps: int
     evaluation_episodes: int | None
     sync: Literal["all_reduce", "store"]
     sync_period: int
     pull_steps: int | None
-    learner_timeout_seconds: float
     on_learner_failure: Literal["stop", "continue"]
     num_envs: int
     horizon: int
     num_groups: int
     num_workers: int | None
-    one_group_per_worker: bool
     reset_policy: Literal["immediate", "wait"]
     decorrelation_steps: int
     affinity: Literal["auto", "rotate", "off"]
     on_worker_failure: Literal["raise", "restart"]
-    max_worker_restarts: int
     step_timeout_seconds: float
-    reset_timeout_seconds: float
     observation_size: Literal["104x80", "84x84"]
     frame_skip: int
     frame_stack: int
@@ -72,14 +66,12 @@ class TrainOptions(TypedDict, total=False):
     max_gradient_norm: float | None
     precision: Literal["float32", "tf32", "bfloat16"]
     log_norms: bool
-    gradient_cosine_interval: int
     gae_lambda: float
     value_coefficient: float
     entropy_coefficient: float
     normalize_advantage: bool
     normalize_observation: bool
     normalize_reward: bool
-    scale_actions: bool
     lr: float | None
     loss_reduction: Literal["mean", "sum", "sum_over_time"] | Literal["sum", "mean"]
     vtrace: bool
@@ -98,7 +90,6 @@ class TrainOptions(TypedDict, total=False):
     target_kl: float | None
     clip_value: bool
     adam_eps: float | None
-    adam_eps_after_correction: bool
     batch_size: int
     training_intensity: float
     learning_starts: int

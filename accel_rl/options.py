@@ -85,14 +85,9 @@ class Option:
         return self.key.rpartition(".")[2]
 
     @property
-    def alternatives(self) -> tuple[Any, ...]:
-        """The members of a union, else the type alone."""
-        return _alternatives(self.type)
-
-    @property
     def is_list(self) -> bool:
         """Whether one value of it is a list."""
-        return any(get_origin(each) is tuple for each in self.alternatives)
+        return any(get_origin(each) is tuple for each in alternatives(self.type))
 
     @property
     def type_name(self) -> str:
@@ -110,7 +105,7 @@ def list_options(config: object, group: str = "", idle: Idle | None = None) -> l
     """
     assert is_dataclass(config)
     cls: type = type(config)
-    hints, docs = get_type_hints(cls), field_docs(cls)
+    hints, docs = _hints(cls), field_docs(cls)
     options = []
     for each in fields(config):
         value, known = getattr(config, each.name), each.metadata
@@ -205,20 +200,19 @@ def check_seed(seed: int) -> None:
         raise ValueError(f"seed is {seed}; it must be at least 0")
 
 
-@functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    return get_type_hints(cls)
+_hints = functools.cache(get_type_hints)
 
 
-def _alternatives(declared: Any) -> tuple[Any, ...]:
+def alternatives(declared: Any) -> tuple[Any, ...]:
+    """Return the members of a union that is the type of an option, else the type alone."""
     if get_origin(declared) is Annotated:
-        return _alternatives(get_args(declared)[0])
+        return alternatives(get_args(declared)[0])
     return get_args(declared) if get_origin(declared) in (Union, UnionType) else (declared,)
 
 
 def _is_of(declared: Any, value: object) -> bool:
     """Whether ``value`` is as ``declared``; True where that is no annotation of an option."""
-    for kind in _alternatives(declared):
+    for kind in alternatives(declared):
         arguments = get_args(kind)
         if get_origin(kind) is Literal:
             fits = value in arguments
@@ -234,9 +228,9 @@ def _is_of(declared: Any, value: object) -> bool:
 
 
 def _type_name(declared: Any) -> str:
-    if len(alternatives := _alternatives(declared)) > 1:
-        return " or ".join(map(_type_name, alternatives))
-    (kind,) = alternatives
+    if len(kinds := alternatives(declared)) > 1:
+        return " or ".join(map(_type_name, kinds))
+    (kind,) = kinds
     if get_origin(kind) is Literal:
         return "|".join(map(str, get_args(kind)))
     if get_origin(kind) is tuple:

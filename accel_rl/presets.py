@@ -15,7 +15,8 @@ from dataclasses import replace
 from math import ceil, exp, log
 from typing import Any
 
-from accel_rl.algos import A2CConfig, DQNConfig, PPOConfig, PQNConfig, SACConfig
+from accel_rl.algos import A2CConfig, DQNConfig, LearnerConfig, PPOConfig, PQNConfig, SACConfig
+from accel_rl.algos.ppo import MujocoPPOConfig
 from accel_rl.config import TrainConfig
 from accel_rl.envs import AtariConfig, EnvSpec
 from accel_rl.ga3c.learner import GA3CConfig
@@ -32,9 +33,8 @@ _SAMPLER = SamplerConfig(
     on_worker_failure="restart",
 )
 
-_SMALL = SamplerConfig(num_groups=1, num_workers=0)
+_SMALL = replace(_SAMPLER, num_groups=1, num_workers=0, decorrelation_steps=0)
 """of tasks whose simulators take less time than a message to another process"""
-_SMALL_STEPS = 200_000
 _SMALL_A2C = A2CConfig(
     lr=2e-3,
     lr_schedule="linear",
@@ -43,8 +43,22 @@ _SMALL_A2C = A2CConfig(
     value_coefficient=0.5,
     normalize_advantage=True,
 )
+_SMALL_PQN = PQNConfig(lr=1e-3, lr_schedule="linear", q_lambda=0.9, epochs=4, minibatch_size=64)
+_SMALL_PPO: dict[str, Any] = {
+    "lr": 3e-4,
+    "entropy_coefficient": 0.0,
+    "max_gradient_norm": 0.5,
+    "normalize_advantage": True,
+    "normalize_observation": True,
+    "normalize_reward": True,
+    "epochs": 10,
+    "minibatch_size": 64,
+}
+"""for MuJoCo, too"""
 _SMALL_ATOMS = {"num_atoms": 51, "v_min": -100.0, "v_max": 100.0}
 """for the usual rewards of such tasks, up to 1 a step with a discount of 0.99"""
+_TENSORFLOW: dict[str, Any] = {"rmsprop_decay": 0.99, "rmsprop_initial": 1.0}
+"""RMSProp as in TensorFlow"""
 _A2C_SAMPLER = replace(_SAMPLER, num_envs=16, horizon=5)
 PPO_BATCH = 2_048
 Q_HORIZON = 4
@@ -63,17 +77,8 @@ def a2c(is_image: bool = True) -> TrainConfig:
     and the square-root rule has no exception at 512 simulators. docs/algorithms/a2c.md lists all.
     """
     if not is_image:
-        return TrainConfig(
-            algo="a2c",
-            total_steps=_SMALL_STEPS,
-            sampler=replace(_SMALL, num_envs=4, horizon=8),
-            learner=_SMALL_A2C,
-        )
-    return TrainConfig(
-        algo="a2c",
-        total_steps=25_000_000,
-        sampler=_A2C_SAMPLER,
-    )
+        return _small("a2c", 4, 8, _SMALL_A2C)
+    return TrainConfig(algo="a2c", total_steps=25_000_000, sampler=_A2C_SAMPLER)
 
 
 def a2c_baselines() -> TrainConfig:
@@ -98,9 +103,8 @@ def a2c_baselines() -> TrainConfig:
             value_coefficient=0.5,
             entropy_coefficient=0.01,
             max_gradient_norm=0.5,
-            rmsprop_decay=0.99,
             rmsprop_eps=1e-5,
-            rmsprop_initial=1.0,
+            **_TENSORFLOW,
         ),
     )
 
@@ -144,9 +148,8 @@ def paac(num_envs: int = 32, is_image: bool = True) -> TrainConfig:
             loss_reduction="sum_over_time",
             entropy_coefficient=0.02,
             max_gradient_norm=3.0,
-            rmsprop_decay=0.99,
             rmsprop_eps=0.1,
-            rmsprop_initial=1.0,
+            **_TENSORFLOW,
         ),
     )
 
@@ -170,7 +173,7 @@ def ga3c(num_envs: int = 32, is_image: bool = True) -> TrainConfig:
     if not is_image:
         return TrainConfig(
             algo="ga3c",
-            total_steps=_SMALL_STEPS,
+            total_steps=200_000,
             sampler=SamplerConfig(num_envs=16, num_groups=4, horizon=8),
             learner=GA3CConfig(
                 lr=1e-3,
@@ -229,9 +232,8 @@ def impala(num_envs: int = 32, is_image: bool = True) -> TrainConfig:
             loss_reduction="sum",
             value_coefficient=0.25,  # the paper: 0.5, of half the square
             max_gradient_norm=40.0,
-            rmsprop_decay=0.99,
             rmsprop_eps=0.01,
-            rmsprop_initial=1.0,
+            **_TENSORFLOW,
         ),
     )
 
@@ -255,23 +257,10 @@ def ppo(num_envs: int = 8, is_image: bool = True, has_memory: bool = False) -> T
     """
     horizon = _ppo_horizon(num_envs)
     if not is_image:
-        return TrainConfig(
-            algo="ppo",
-            total_steps=_SMALL_STEPS,
-            sampler=replace(_SMALL, num_envs=num_envs, horizon=horizon),
-            learner=PPOConfig(
-                lr=3e-4,
-                lr_schedule="constant",
-                entropy_coefficient=0.0,
-                value_coefficient=0.5,
-                max_gradient_norm=0.5,
-                normalize_advantage=True,
-                normalize_observation=True,
-                normalize_reward=True,
-                epochs=10,
-                minibatch_size=horizon if has_memory else 64,  # of whole sequences
-            ),
-        )
+        learner = PPOConfig(**_SMALL_PPO, lr_schedule="constant", value_coefficient=0.5)
+        if has_memory:  # whole sequences
+            learner = replace(learner, minibatch_size=horizon)
+        return _small("ppo", num_envs, horizon, learner)
     return TrainConfig(
         algo="ppo",
         total_steps=25_000_000,
@@ -348,26 +337,10 @@ def ppo_mujoco(num_envs: int = 1) -> TrainConfig:
         algo="ppo_mujoco",
         env="HalfCheetah-v5",
         total_steps=1_000_000,
-        sampler=replace(
-            _SAMPLER,
-            num_envs=num_envs,
-            horizon=_ppo_horizon(num_envs),
-            num_groups=1,
-            num_workers=0,
-            decorrelation_steps=0,
-        ),
-        learner=PPOConfig(
-            lr=3e-4,
-            entropy_coefficient=0.0,
+        sampler=replace(_SMALL, num_envs=num_envs, horizon=_ppo_horizon(num_envs)),
+        learner=MujocoPPOConfig(
+            **_SMALL_PPO,
             value_coefficient=0.25,  # CleanRL: 0.5, of half the square
-            max_gradient_norm=0.5,
-            normalize_advantage=True,
-            normalize_observation=True,
-            normalize_reward=True,
-            scale_actions=False,
-            epochs=10,
-            minibatch_size=64,
-            adam_eps_after_correction=True,
             clip_schedule="constant",
             clip_value=True,
         ),
@@ -635,14 +608,7 @@ def pqn(is_image: bool = True) -> TrainConfig:
     CleanRL, and epsilon changes between rollouts. docs/algorithms/pqn.md lists all.
     """
     if not is_image:
-        return TrainConfig(
-            algo="pqn",
-            total_steps=_SMALL_STEPS,
-            sampler=replace(_SMALL, num_envs=16, horizon=32),
-            learner=PQNConfig(
-                lr=1e-3, lr_schedule="linear", q_lambda=0.9, epochs=4, minibatch_size=64
-            ),
-        )
+        return _small("pqn", 16, 32, _SMALL_PQN)
     return TrainConfig(
         algo="pqn",
         total_steps=50_000_000,
@@ -673,27 +639,10 @@ def sac() -> TrainConfig:
 PRESETS: dict[str, Callable[..., TrainConfig]] = {
     preset.__name__: preset
     for preset in (
-        a2c,
-        a2c_baselines,
-        a3c,
-        paac,
-        ga3c,
-        impala,
-        ppo,
-        appo,
-        ppo_baselines,
-        ppo_mujoco,
-        dqn,
-        async_dqn,
-        double_dqn,
-        cat_dqn,
-        qr_dqn,
-        iqn,
-        rainbow,
-        btr,
-        r2d2,
-        pqn,
-        sac,
+        *(a2c, a2c_baselines, a3c, paac, ga3c, impala),
+        *(ppo, appo, ppo_baselines, ppo_mujoco),
+        *(dqn, async_dqn, double_dqn, cat_dqn, qr_dqn, iqn),
+        *(rainbow, btr, r2d2, pqn, sac),
     )
 }
 
@@ -729,8 +678,8 @@ def find_preset(name: str) -> Callable[..., TrainConfig]:
             ) from error
         if not isinstance(config, TrainConfig):
             raise ValueError(
-                f"algo={name}: the function returned {_kind_of(config)}; it must return a "
-                f"TrainConfig, as in `return TrainConfig(learner=MyConfig())`"
+                f"algo={name}: the function returned an object of class {type(config).__name__}; "
+                f"it must return a TrainConfig, as in `return TrainConfig(learner=MyConfig())`"
             )
         return replace(config, algo=name)
 
@@ -766,11 +715,6 @@ def parameters_of(preset: Callable[..., TrainConfig]) -> Mapping[str, object]:
         return inspect.signature(preset).parameters
     except (ValueError, TypeError):  # of what is built in
         return {}
-
-
-def _kind_of(value: object) -> str:
-    """What an object is, in words."""
-    return "None" if value is None else f"an object of class {type(value).__name__}"
 
 
 def _ppo_horizon(num_envs: int) -> int:
@@ -828,12 +772,13 @@ def _small_q(algo: str, batch_size: int | None, **more: Any) -> TrainConfig:
         epsilon_final=0.04,
         epsilon_steps=8_000,
     )
-    return TrainConfig(
-        algo=algo,
-        total_steps=_SMALL_STEPS,
-        sampler=replace(_SMALL, num_envs=4, horizon=4),
-        learner=replace(learner, **more),
-    )
+    return _small(algo, 4, 4, replace(learner, **more))
+
+
+def _small(algo: str, num_envs: int, horizon: int, learner: LearnerConfig) -> TrainConfig:
+    """The settings of a preset for observations that are no images."""
+    sampler = replace(_SMALL, num_envs=num_envs, horizon=horizon)
+    return TrainConfig(algo=algo, total_steps=200_000, sampler=sampler, learner=learner)
 
 
 def _dqn_lr(batch_size: int) -> float:

@@ -20,7 +20,7 @@ from accel_rl.algos.replay_config import ReplayConfig
 from accel_rl.algos.replay_learner import ReplayLearner
 from accel_rl.algos.returns import discounted_returns, fold_truncation, generalized_advantages
 from accel_rl.algos.sac import SAC, SACConfig
-from accel_rl.algos.specs import Batch, LearnerSpec, NetworkSpec, RunOptions
+from accel_rl.algos.specs import Batch, LearnerSpec, NetworkSpec
 
 __all__ = [
     "A2C",
@@ -42,7 +42,6 @@ __all__ = [
     "PQNConfig",
     "ReplayConfig",
     "ReplayLearner",
-    "RunOptions",
     "SACConfig",
     "Steps",
     "Transitions",

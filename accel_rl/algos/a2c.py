@@ -34,7 +34,7 @@ from accel_rl.algos.actor_critic import (
 from accel_rl.algos.learner import remaining
 from accel_rl.algos.optimizer import masked_mean, sums
 from accel_rl.algos.returns import importance_ratio, vtrace
-from accel_rl.algos.specs import LearnerSpec, RunOptions, shares_updates
+from accel_rl.algos.specs import LearnerSpec, shares_updates
 from accel_rl.models import PolicyValue
 from accel_rl.options import option, require
 from accel_rl.parallel import GradientSync, RMSProp
@@ -98,7 +98,7 @@ class A2CConfig(ActorCriticConfig):
         """Return the learner of ``agent``, of `make_agent`."""
         return A2C(agent, self, sync, task)
 
-    def never_recorded(self, run: RunOptions) -> str | None:
+    def never_recorded(self, run: Any) -> str | None:
         """Return what does not go together with ``cuda_graphs=on`` and why; None: nothing."""
         if self.normalize_advantage and shares_updates(run):
             return "normalize_advantage=true of several learners, who meet within A2C's loss"

@@ -37,6 +37,9 @@ class ActorCriticConfig(LearnerConfig):
     learns_all_spaces: ClassVar[bool] = False
     """whether its learner takes every space, by the agent's distribution, and normalizes by
     `Normalization`; one that does not say so takes plain spaces alone"""
+    scales_actions: ClassVar[bool] = True
+    """whether floats are drawn around the middle of their bounds, in units of half the width, and
+    not around 0"""
 
     gae_lambda: float = option(1.0, common=True)
     """Lambda of generalized advantage estimation.
@@ -55,9 +58,6 @@ class ActorCriticConfig(LearnerConfig):
     normalize_reward: bool = False
     """Divide rewards by the running standard deviation of each environment's discounted sum of
     rewards."""
-    scale_actions: bool = True
-    """Draw floats around the middle of their bounds, in units of half the width.
-    false: around 0, in units of the environment."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,7 +74,7 @@ class ActorCriticConfig(LearnerConfig):
         """Return an agent that draws actions from a distribution, with a memory if asked for."""
         if not self.learns_all_spaces:
             network.env.check_plain(name_of(self))
-        agent = make_policy_agent(network, scale_actions=self.scale_actions)
+        agent = make_policy_agent(network, scale_actions=self.scales_actions)
         agent.tells_log_prob = self.uses_ratios
         return agent
 

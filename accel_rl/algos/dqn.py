@@ -49,7 +49,7 @@ from accel_rl.algos.replay import (
 )
 from accel_rl.algos.replay_config import ReplayConfig
 from accel_rl.algos.replay_learner import ReplayLearner
-from accel_rl.algos.specs import LearnerSpec, NetworkSpec, RunOptions, shares_updates
+from accel_rl.algos.specs import LearnerSpec, NetworkSpec, shares_updates
 from accel_rl.algos.value_distributions import Atoms, Quantiles, Values, munchausen
 from accel_rl.models.q_value import num_random, with_noise
 from accel_rl.options import option, require, when
@@ -244,7 +244,7 @@ class DQNConfig(ReplayConfig):
         """Number of steps that a recurrent network goes through in one update."""
         return self.burn_in + self.sequence_length + self.n_step
 
-    def check_run(self, run: RunOptions) -> None:
+    def check_run(self, run: Any) -> None:
         """Check that the run learns, and draws each step as often as ``training_intensity`` says.
 
         Raises:
@@ -261,14 +261,13 @@ class DQNConfig(ReplayConfig):
             )
 
     def _check_sequences(self, num_sharing: int) -> None:
-        unit = self.sequence_length * num_sharing * (2 if self.gradient_cosine_interval else 1)
+        unit = self.sequence_length * num_sharing
         if self.batch_size % unit == 0:
             return
         learners = f" for each of {num_sharing} learners" if num_sharing > 1 else ""
-        halves = ", two for gradient_cosine_interval" if self.gradient_cosine_interval else ""
         raise ValueError(
             f"batch_size={self.batch_size} must be whole sequences of sequence_length="
-            f"{self.sequence_length} steps{learners}{halves} for a memory; use batch_size="
+            f"{self.sequence_length} steps{learners} for a memory; use batch_size="
             f"{-(-self.batch_size // unit) * unit}, or another sequence_length"
         )
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from accel_rl.agents import Agent, RolloutTensors
 from accel_rl.algos.optimizer import Optimizer
-from accel_rl.algos.specs import Batch, LearnerSpec, NetworkSpec, RunOptions, SamplerOptions
+from accel_rl.algos.specs import Batch, LearnerSpec, NetworkSpec
 from accel_rl.graphs import Graphs
 from accel_rl.options import check_settings, option, require
 from accel_rl.parallel import GradientSync, UpdateRule
@@ -32,10 +32,9 @@ class LearnerConfig:
         ValueError: A value is out of range.
     """
 
-    built_by: ClassVar[str] = "accel_rl.training.build:build_rollouts"
-    """Function that builds runs of the algorithm, as ``module:function``."""
     in_rollouts: ClassVar[bool] = True
-    """Whether the algorithm learns from whole rollouts, to which total_steps is rounded up."""
+    """Whether the algorithm learns from whole rollouts, to which total_steps is rounded up. Only
+    GA3C does not."""
     learns_sequences: ClassVar[bool] = False
     """Whether memory=lstm and memory=gru are possible."""
     clips_actions: ClassVar[bool] = False
@@ -61,10 +60,8 @@ class LearnerConfig:
     is slower without AVX-512."""
     log_norms: bool = option(False, "watching")
     """Measure the L2 norms of parameters, gradients and steps, for the whole network and for each
-    layer."""
-    gradient_cosine_interval: int = option(0, "watching")
-    """Updates between two measurements of the cosine between the gradients of half a batch and of
-    the whole batch. 0 disables them."""
+    layer, and at each tenth update the cosine between the gradients of half a batch and of the
+    whole batch."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -74,7 +71,6 @@ class LearnerConfig:
                 raise ValueError(f"{field.name} is {value}; it must be a finite number")
         require(self, "above 0", lambda value: value > 0, "max_gradient_norm")
         require(self, "from 0 to 1", lambda value: 0 <= value <= 1, "gamma")
-        require(self, "at least 0", lambda value: value >= 0, "gradient_cosine_interval")
 
     def make_agent(self, network: NetworkSpec) -> Agent:
         """Return an agent with new parameters on ``network.device``.
@@ -118,43 +114,33 @@ class LearnerConfig:
         """
         return agent
 
-    def check_run(self, run: RunOptions) -> None:
+    def check_run(self, run: Any) -> None:
         """Check that the options of a run fit the algorithm.
 
         Args:
-            run: the options.
+            run: the options, a `TrainConfig`.
 
         Raises:
             ValueError: an option does not fit; the message names it.
         """
-        check_halves(self, "num_envs", run.sampler.num_envs)
 
-    def never_recorded(self, run: RunOptions) -> str | None:
+    def never_recorded(self, run: Any) -> str | None:
         """Return the option that ``cuda_graphs=on`` does not work with, and why, or None.
 
         Args:
-            run: the options of the run.
+            run: the options of the run, a `TrainConfig`.
         """
-        if self.gradient_cosine_interval:
-            return (
-                f"gradient_cosine_interval={self.gradient_cosine_interval}, a second backward "
-                "pass through one forward pass"
-            )
+        if self.log_norms:
+            return "log_norms=true, with a second backward pass through one forward pass"
         return None
 
-    def samples_per_update(self, num_collected: int) -> int:
-        """Return the number of samples of one update, over all learners that share it.
-
-        Args:
-            num_collected: number of steps of a rollout, over these learners.
-        """
-        return num_collected
-
-    def batches(self, sampler: SamplerOptions) -> dict[str, Batch]:
+    def batches(self, sampler: Any) -> dict[str, Batch]:
         """Return the batches that learners in step must be able to divide, by option.
 
+        One of another option than ``num_envs`` is that of one update.
+
         Args:
-            sampler: the options of sampling.
+            sampler: the options of sampling, a `SamplerConfig`.
         """
         return {"num_envs": Batch(sampler.num_envs)}
 
@@ -162,11 +148,6 @@ class LearnerConfig:
     def rule(self) -> UpdateRule:
         """The update rule."""
         raise _lacks(self, "rule")
-
-    @property
-    def has_schedule(self) -> bool:
-        """True if a setting changes during the run."""
-        return self.lr_schedule != "constant"
 
 
 class Part(Protocol):
@@ -200,12 +181,7 @@ class Learner:
     def __init__(self, agent: Any, config: Any, sync: GradientSync, task: LearnerSpec) -> None:
         self.agent, self.config, self.sync, self.task = agent, config, sync, task
         self.device = sync.parameters.parameter.device
-        self.optimizer = Optimizer(
-            sync,
-            self.graphs,
-            log_norms=config.log_norms,
-            gradient_cosine_interval=config.gradient_cosine_interval,
-        )
+        self.optimizer = Optimizer(sync, self.graphs, log_norms=config.log_norms)
         self.metric_names: tuple[str, ...] = (*self.metrics, *self.optimizer.names)
         self.parts: list[Part] = [self.optimizer]
 
@@ -336,16 +312,6 @@ def remaining(config: LearnerConfig, progress: float) -> float:
         progress: completed share of the schedule, in [0, 1].
     """
     return 1 - progress if config.lr_schedule == "linear" else 1.0
-
-
-def check_halves(config: LearnerConfig, name: str, size: int) -> None:
-    """Raises ValueError if batches of ``size``, option ``name``, have no halves to compare."""
-    if config.gradient_cosine_interval and size < 2:
-        raise ValueError(
-            f"gradient_cosine_interval={config.gradient_cosine_interval} compares half a batch "
-            f"with all of it, but {name} is {size}; use a larger {name}, or "
-            "gradient_cosine_interval=0"
-        )
 
 
 def _lacks(config: LearnerConfig, name: str) -> ValueError:

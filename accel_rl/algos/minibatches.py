@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents import RolloutTensors
-from accel_rl.algos.learner import LearnerConfig, check_halves, restore
+from accel_rl.algos.learner import LearnerConfig, restore
 from accel_rl.algos.optimizer import Turns, masked_mean, take_turn
 from accel_rl.algos.replay.memory import send
-from accel_rl.algos.specs import Batch, RunOptions, SamplerOptions
+from accel_rl.algos.specs import Batch
 from accel_rl.graphs import Fixed
 from accel_rl.options import require
 from accel_rl.spaces import map_leaves
@@ -37,9 +37,8 @@ class MinibatchConfig(LearnerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "at least 1", lambda value: value >= 1, "epochs", "minibatch_size")
-        check_halves(self, "minibatch_size", self.minibatch_size)
 
-    def check_run(self, run: RunOptions) -> None:
+    def check_run(self, run: Any) -> None:
         """Check that minibatches divide the rollouts; see `check_rollout`.
 
         Raises:
@@ -50,11 +49,7 @@ class MinibatchConfig(LearnerConfig):
             num_sequences = run.num_learners if run.parallel.sync == "all_reduce" else 1
         self.check_rollout(run.sampler.num_envs, run.sampler.horizon, num_sequences)
 
-    def samples_per_update(self, num_collected: int) -> int:
-        """Return the samples of one update."""
-        return self.minibatch_size
-
-    def batches(self, sampler: SamplerOptions) -> dict[str, Batch]:
+    def batches(self, sampler: Any) -> dict[str, Batch]:
         """Return the batches that learners in step must be able to divide: minibatches."""
         return {"minibatch_size": Batch(self.minibatch_size, sampler.num_envs * sampler.horizon)}
 

@@ -20,6 +20,7 @@ from accel_rl.parallel import GradientSync, Local
 
 Step = Callable[..., Any]
 COSINE = "gradient_cosine"
+COSINE_INTERVAL = 10  # updates
 _NUM_RATES = 64  # that a GPU gets at once
 
 
@@ -31,8 +32,8 @@ class Optimizer:
     Args:
         sync: holds the flat parameters of the network and applies the gradients.
         graphs: records the steps as CUDA graphs. None: they run as they are.
-        log_norms: whether `Norms` are measured.
-        gradient_cosine_interval: updates between two measurements of the gradient cosine. 0: none.
+        log_norms: whether `Norms` are measured and, at each tenth update, the cosine of gradients;
+            needs ``graphs=None``.
 
     Attributes:
         names: names of the metrics that are measured here, besides those of the loss.
@@ -45,7 +46,6 @@ class Optimizer:
         graphs: Graphs | None = None,
         *,
         log_norms: bool = False,
-        gradient_cosine_interval: int = 0,
     ) -> None:
         self._sync, self._graphs = sync, graphs
         # Of several learners one graph before they meet, and one after; a store's is not recorded.
@@ -59,11 +59,11 @@ class Optimizer:
         self.after: Callable[[], None] | None = None
         self._sums: dict[tuple[str, ...], Tensor] = {}  # of metrics since they were taken
         self._counts: dict[tuple[str, ...], int] = {}
-        self._interval = gradient_cosine_interval
+        self._interval = COSINE_INTERVAL
         self._half: Tensor | None = None  # gradient of half the samples of this update
         self._norms = Norms(sync.parameters) if log_norms else None
-        norms = () if self._norms is None else self._norms.names
-        self.names = ("gradient_norm", *norms, *((COSINE,) if self._interval else ()))
+        more = () if self._norms is None else (*self._norms.names, COSINE)
+        self.names = ("gradient_norm", *more)
 
     def get_state(self) -> dict[str, Any]:
         """Return what is added to a learner's state."""
@@ -152,7 +152,7 @@ class Optimizer:
         valid = getattr(inputs[0], "valid", None) if inputs and sync.num_sharing > 1 else None
         num_samples = None if valid is None else valid.sum()
         self._half = None
-        if self._interval and (sync.num_updates - 1) % self._interval == 0:
+        if self._norms is not None and (sync.num_updates - 1) % self._interval == 0:
             self._half = self._half_gradient(summands, num_samples)
             flat.zero_gradient()
         summands.sum().backward()

@@ -44,6 +44,8 @@ class PPOConfig(ActorCriticConfig, MinibatchConfig):
 
     learns_sequences: ClassVar[bool] = True
     learns_all_spaces: ClassVar[bool] = True
+    adam_eps_after_correction: ClassVar[bool] = False
+    """whether adam_eps is added after the correction of the bias, as in PyTorch"""
 
     lr: float = option(1e-3, common=True)
     """Learning rate."""
@@ -72,8 +74,6 @@ class PPOConfig(ActorCriticConfig, MinibatchConfig):
     """Whether values are clipped to within clip_range of the values at acting time."""
     adam_eps: float = 1e-5
     """Number added to the root of the running mean of squared gradients."""
-    adam_eps_after_correction: bool = False
-    """Whether adam_eps is added after the correction of the bias, as in PyTorch."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,6 +94,14 @@ class PPOConfig(ActorCriticConfig, MinibatchConfig):
     def make_learner(self, agent: Any, sync: GradientSync, task: LearnerSpec) -> PPO:
         """Return the learner of ``agent``, of `make_agent`."""
         return PPO(agent, self, sync, task)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MujocoPPOConfig(PPOConfig):
+    """Options of PPO as CleanRL has it for MuJoCo: Adam of PyTorch, and actions around 0."""
+
+    adam_eps_after_correction: ClassVar[bool] = True
+    scales_actions: ClassVar[bool] = False
 
 
 class PPOLoss(NamedTuple):

@@ -76,11 +76,6 @@ class PQNConfig(MinibatchConfig):
         """The update rule."""
         return RAdam(eps=1e-8)
 
-    @property
-    def has_schedule(self) -> bool:
-        """Whether something follows the schedule: epsilon always does."""
-        return True
-
     def make_agent(self, network: NetworkSpec) -> QAgent:
         """Return an agent that takes the best action or, now and then, any; with an LSTM if asked.
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from accel_rl.agents import Agent, RolloutTensors
-from accel_rl.algos.learner import LearnerConfig, check_halves
+from accel_rl.algos.learner import LearnerConfig
 from accel_rl.algos.optimizer import as_metric
 from accel_rl.algos.replay import ReplaySpec, SequenceBatch, Transitions, send
-from accel_rl.algos.specs import Batch, LearnerSpec, RunOptions, SamplerOptions
+from accel_rl.algos.specs import Batch, LearnerSpec
 from accel_rl.options import option, require
 from accel_rl.spaces import map_leaves
 
@@ -53,7 +53,6 @@ class ReplayConfig(LearnerConfig):
                 f"learning_starts={self.learning_starts} is more than the replay holds, "
                 f"buffer_size={self.buffer_size}; use a smaller learning_starts or a larger replay"
             )
-        check_halves(self, "batch_size", self.batch_size)
 
     @property
     def return_steps(self) -> int:
@@ -92,7 +91,7 @@ class ReplayConfig(LearnerConfig):
                 f"least {whole.fewest}, so that there is something to learn from"
             )
 
-    def check_run(self, run: RunOptions) -> None:
+    def check_run(self, run: Any) -> None:
         """Check that the run learns.
 
         Raises:
@@ -104,11 +103,7 @@ class ReplayConfig(LearnerConfig):
                 f"{self.learning_starts}; use more steps or a smaller learning_starts"
             )
 
-    def samples_per_update(self, num_collected: int) -> int:
-        """Return the transitions of one update."""
-        return self.batch_size
-
-    def batches(self, sampler: SamplerOptions) -> dict[str, Batch]:
+    def batches(self, sampler: Any) -> dict[str, Batch]:
         """Return the batches that learners in step must be able to divide."""
         return {"batch_size": Batch(self.batch_size)}
 
@@ -123,7 +118,7 @@ class ReplayConfig(LearnerConfig):
 
 
 def with_small_replay(
-    config: ReplayConfig, sampler: SamplerOptions, frame_stack: int = 64, steps: int = 0
+    config: ReplayConfig, sampler: Any, frame_stack: int = 64, steps: int = 0
 ) -> ReplayConfig:
     """Return settings with a small replay, from which learning begins soon, to try out a run.
 

@@ -1,8 +1,8 @@
-"""What an algorithm's config is given: the network, the task of a learner, the options of a run."""
+"""What an algorithm's config is given: the network, and the task of a learner."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import torch
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from accel_rl.envs.base import EnvSpec
 from accel_rl.graphs import Graphs
 from accel_rl.models import MemorySpec, PreviousInputs
-from accel_rl.parallel import ALONE, ParallelConfig, Ranks
+from accel_rl.parallel import ALONE, Ranks
 from accel_rl.spaces import tensor_views, without_mask
 
 
@@ -92,57 +92,6 @@ class LearnerSpec(NamedTuple):
     schedule_steps: int | None = None
 
 
-class SamplerOptions(Protocol):
-    """What an algorithm may ask of how experience is gathered; see `SamplerConfig`."""
-
-    @property
-    def num_envs(self) -> int: ...
-
-    @property
-    def horizon(self) -> int: ...
-
-    @property
-    def num_workers(self) -> int | None: ...
-
-    @property
-    def reset_policy(self) -> str: ...
-
-
-class RunOptions(Protocol):
-    """The options of a run that an algorithm may read; see `TrainConfig`.
-
-    Attributes:
-        algo: name of the preset.
-        memory: ``lstm`` or ``gru``; None: the network has no memory.
-        overlap: whether sampling and learning overlap.
-        total_steps: length of the run in steps.
-        num_learners: number of learners.
-        parallel: options of several learners.
-        sampler: options of sampling.
-    """
-
-    @property
-    def algo(self) -> str: ...
-
-    @property
-    def memory(self) -> str | None: ...
-
-    @property
-    def overlap(self) -> bool: ...
-
-    @property
-    def total_steps(self) -> int: ...
-
-    @property
-    def num_learners(self) -> int: ...
-
-    @property
-    def parallel(self) -> ParallelConfig: ...
-
-    @property
-    def sampler(self) -> SamplerOptions: ...
-
-
 class Batch(NamedTuple):
     """A batch of samples that learners in step divide.
 
@@ -155,6 +104,6 @@ class Batch(NamedTuple):
     whole: int | None = None
 
 
-def shares_updates(run: RunOptions) -> bool:
-    """Return whether several learners make each update together."""
-    return run.num_learners > 1 and run.parallel.sync == "all_reduce"
+def shares_updates(run: Any) -> bool:
+    """Return whether several learners of a run, a `TrainConfig`, make each update together."""
+    return bool(run.num_learners > 1 and run.parallel.sync == "all_reduce")

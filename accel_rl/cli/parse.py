@@ -13,27 +13,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException, ValidationError
-
 from accel_rl.cli.index import keys_of_presets
 from accel_rl.cli.suggest import check_keys, resolve_keys, split
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec, is_atari_game
 from accel_rl.models.make import fits_images
-from accel_rl.options import Option, list_options
+from accel_rl.options import Option, alternatives, list_options
 from accel_rl.presets import find_preset, parameters_of, ppo, sees_images
 from accel_rl.runs.saved import read_trusted_config
 from accel_rl.runs.yaml_file import exact_text, read_option_file
 from accel_rl.spaces import Leaf, without_mask
-from accel_rl.system.functions import first_line
 
 Config = TypeVar("Config")
 
 _SCALES = {"num_envs": "sampler.num_envs", "batch_size": "learner.batch_size"}
 """options that some presets scale others by"""
-
 _SWEEP_HINT = "; several values are for `sweep`, on its command line"
+_BOOLEANS = {
+    **dict.fromkeys(("true", "yes", "y", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "n", "off", "0"), False),
+}
 
 
 def parse_arguments(arguments: Sequence[str]) -> TrainConfig:
@@ -141,41 +140,25 @@ def override(base: Config, given: Mapping[str, str]) -> Config:
     options = {option.key: option for option in list_options(base)}
     texts = resolve_keys(given, options)
     for key, text in given.items():
-        if "${" in text or text == "???":  # which OmegaConf would take for something else
+        if "${" in text or text == "???":  # which a reader of YAML would take for something else
             raise ValueError(f"{key}={text} is not valid; write the value itself")
-    tree = OmegaConf.structured(base)
-    try:
-        tree = _merged(tree, options, texts)
-    except OmegaConfBaseException:
-        for key, text in texts.items():  # one of them alone fails, too
-            _check_value(base, options, key, text)
-        raise
-    try:
-        config = OmegaConf.to_object(tree)
-    except OmegaConfBaseException as error:
-        raise ValueError(first_line(error)) from error
-    assert isinstance(config, type(base))
+    hint = _SWEEP_HINT if isinstance(base, TrainConfig) else ""
+    values = {key: _value(options[key], text, hint) for key, text in texts.items()}
+    config: Config = _replaced(base, values)
     return config
 
 
-def _check_value(base: object, options: Mapping[str, Option], key: str, text: str) -> None:
-    """Raises ValueError if the dataclass instance ``base`` takes no ``text`` under ``key``."""
-    try:
-        _merged(OmegaConf.structured(base), options, {key: text})
-    except OmegaConfBaseException as error:
-        is_run = isinstance(base, TrainConfig)
-        hint = _SWEEP_HINT if is_run and _is_list(options[key], text) else ""
-        raise ValueError(
-            f"{key}={text} is not valid; it must be: {options[key].type_name}{hint}"
-        ) from error
-
-
-def _merged(tree: Any, options: Mapping[str, Option], texts: Mapping[str, str]) -> Any:
-    """OmegaConf's ``tree`` with other values, which are given as text under their full keys."""
-    changes = OmegaConf.create()
-    for key, text in texts.items():
-        OmegaConf.update(changes, key, _value(options[key], text))
-    return OmegaConf.merge(tree, changes)
+def _replaced(config: Any, values: Mapping[str, Any]) -> Any:
+    """Return a dataclass instance with other values, by dotted key."""
+    own: dict[str, Any] = {}
+    for key, value in values.items():
+        group, dot, rest = key.partition(".")
+        own[group] = {**own.get(group, {}), rest: value} if dot else value
+    groups = {each.name for each in dataclasses.fields(config)} & own.keys()
+    for group in groups:
+        if dataclasses.is_dataclass(getattr(config, group)):
+            own[group] = _replaced(getattr(config, group), own[group])
+    return dataclasses.replace(config, **own)
 
 
 def _preset(given: Mapping[str, str]) -> TrainConfig:
@@ -216,7 +199,7 @@ def _with_fitting_model(config: TrainConfig) -> TrainConfig:
 
 def _as_chosen(option: Option, value: object) -> object:
     """``value``, or the word where YAML has taken off or on, without quotes, for false or true."""
-    choices = {choice for kind in option.alternatives for choice in get_args(kind)}
+    choices = {choice for kind in alternatives(option.type) for choice in get_args(kind)}
     return ("on" if value else "off") if isinstance(value, bool) and "off" in choices else value
 
 
@@ -240,38 +223,43 @@ def _resumed(run_dir: str, given: Mapping[str, str]) -> TrainConfig:
     return dataclasses.replace(saved, resume=run_dir)
 
 
-def _is_list(option: Option, text: str) -> bool:
-    """Whether ``text`` has several values, as a sweep or YAML writes them, of an option of one."""
-    return not option.is_list and re.fullmatch(r"\[.*\]|.*,.*|\d+\.\.\d+", text) is not None
-
-
-def _value(option: Option, text: str) -> object:
-    """What OmegaConf is given, which turns text into the option's type, but knows no 3e6."""
-    kinds = option.alternatives
+def _value(option: Option, text: str, hint: str) -> Any:
+    """Return what an option's ``text`` stands for; ``hint``: what else several values are for."""
+    kinds = alternatives(option.type)
     if type(None) in kinds and text.lower() in ("none", "null"):
         return None
-    if any(get_origin(kind) is tuple for kind in kinds):
+    for kind in kinds:
+        with contextlib.suppress(ValueError, KeyError):
+            return _converted(kind, text)
+    is_list = not option.is_list and re.fullmatch(r"\[.*\]|.*,.*|\d+\.\.\d+", text)
+    raise ValueError(
+        f"{option.key}={text} is not valid; it must be: {option.type_name}{hint * bool(is_list)}"
+    )
+
+
+def _converted(kind: Any, text: str) -> Any:
+    """Return ``text`` as a value of ``kind``, one alternative of an option's type.
+
+    Raises:
+        ValueError, KeyError: it stands for none.
+    """
+    if get_origin(kind) is tuple:
         parts = (part.strip(" '\"") for part in text.strip("[]").split(","))
-        return [part for part in parts if part]
-    if bool in kinds and text not in ("0", "1") and _is_integer(text):
-        raise ValidationError("OmegaConf would take it for true")
-    has_words = any(kind is str or get_origin(kind) is Literal for kind in kinds)
-    if int in kinds and (has_words or text.count("e") + text.count(".") > 0):
-        return _number(text)
-    return text
-
-
-def _is_integer(text: str) -> bool:
-    try:
-        int(text)
-    except ValueError:
-        return False
-    return True
+        return tuple(_converted(get_args(kind)[0], part) for part in parts if part)
+    if get_origin(kind) is Literal:
+        return {str(each): each for each in get_args(kind)}[text]
+    if kind is type(None):
+        raise ValueError
+    if kind is bool:
+        return _BOOLEANS[text.lower()]
+    if kind is int:
+        return int(_number(text))
+    return float(text) if kind is float else text
 
 
 def _number(text: str) -> int | str:
     """The integer that ``text`` stands for, 3e6 among them; else ``text``."""
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, OverflowError):
         if (number := float(text)).is_integer():
-            return int(number)
+            return int(text) if text.lstrip("+-").isdigit() else int(number)
     return text

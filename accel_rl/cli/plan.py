@@ -63,13 +63,12 @@ def describe_plan(
     yield f"plan of {config.title}, on {machine.describe()}"
     for rank in range(num):
         seat = Seat(rank, num, None if nodes is None else tuple(nodes))
-        cpus = list(config.cpus) or None
         where = f"cuda:{rank % num_gpus}" if num_gpus else "the CPU"
         if share.num_workers == 0:
-            own = plan_cores(cpus=cpus, machine=machine, **seat._asdict()).server_cpus
+            own = plan_cores(machine=machine, **seat._asdict()).server_cpus
             how = f"all in its process on CPUs {format_cpus(own)}"
         else:
-            how = plan_workers(share, cpus, num_gpus > 0, seat, machine).describe()
+            how = plan_workers(share, None, num_gpus > 0, seat, machine).describe()
         yield f"learner {rank} on {where}: {share.num_envs} x {spec.name}, {how}"
     if is_here:
         whose = " (one learner's, the others idle)" if num > 1 else ""

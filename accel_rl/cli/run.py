@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import sys
@@ -17,15 +16,9 @@ from accel_rl.cli.launcher import end_with_parent, launch, take_given
 from accel_rl.cli.parse import from_texts, parse_arguments, to_texts
 from accel_rl.cli.plan import describe_plan
 from accel_rl.config import TrainConfig
-from accel_rl.parallel import (
-    ParallelConfig,
-    Ranks,
-    Team,
-    TeamError,
-    meet_by_store,
-    read_ranks,
-)
+from accel_rl.parallel import Ranks, Team, TeamError, meet_by_store, read_ranks
 from accel_rl.parallel.meeting import STORE_VARIABLE
+from accel_rl.parallel.ranks import learner_timeout
 from accel_rl.runs.directory import refuse_used
 from accel_rl.samplers import SamplerError
 from accel_rl.system.console import complain, tell_error
@@ -114,7 +107,7 @@ def _run_in_team(
 ) -> int:
     """As one learner of several; the first one resolves the config for all."""
     end_with_parent()
-    team = meet_by_store(ranks, _given_timeout(arguments))
+    team = meet_by_store(ranks, learner_timeout())
     if ranks.is_first:
         config = parse_arguments(arguments)
         given = {argument.partition("=")[0] for argument in arguments}
@@ -130,7 +123,6 @@ def _run_in_team(
         config = from_texts(team.share("config"))
     code = None
     try:
-        team.timeout_seconds = config.parallel.learner_timeout_seconds
         if config.parallel.sync == "all_reduce":
             check_same_processors(config, team)
             team.open_group(nccl=all_have_own_gpus(config, team))
@@ -171,18 +163,6 @@ def _leave(team: Team, *, has_failed: bool) -> None:
         sys.stderr.flush()
         os._exit(1)
     team.close()
-
-
-def _given_timeout(arguments: Sequence[str]) -> float:
-    """``learner_timeout_seconds`` of the command line, for the wait until the first learner has
-    resolved the config: a preset's, a file's or a resumed run's cannot be known to the others
-    before."""
-    for argument in arguments:
-        key, _, text = argument.partition("=")
-        if key.rpartition(".")[2] == "learner_timeout_seconds":
-            with contextlib.suppress(ValueError):  # the first learner refuses it
-                return ParallelConfig(learner_timeout_seconds=float(text)).learner_timeout_seconds
-    return ParallelConfig().learner_timeout_seconds
 
 
 def _report(result: TrainResult, console: Console) -> int:

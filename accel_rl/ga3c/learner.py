@@ -19,9 +19,9 @@ from torch import Tensor
 from accel_rl.agents import Agent, PolicyAgent
 from accel_rl.algos.a2c import A2CLoss
 from accel_rl.algos.actor_critic import evaluate, make_policy_agent
-from accel_rl.algos.learner import LearnerConfig, check_halves, name_of, remaining
+from accel_rl.algos.learner import LearnerConfig, name_of, remaining
 from accel_rl.algos.optimizer import Optimizer, sums
-from accel_rl.algos.specs import LearnerSpec, NetworkSpec, RunOptions
+from accel_rl.algos.specs import LearnerSpec, NetworkSpec
 from accel_rl.graphs import Graphs
 from accel_rl.models import PolicyValue, Sequences
 from accel_rl.options import option, require
@@ -39,7 +39,6 @@ class GA3CConfig(LearnerConfig):
     are ``num_groups`` of them. Raises ValueError where a value is out of range.
     """
 
-    built_by: ClassVar[str] = "accel_rl.ga3c.run:build_queued"
     in_rollouts: ClassVar[bool] = False
     learns_sequences: ClassVar[bool] = True
 
@@ -98,7 +97,7 @@ class GA3CConfig(LearnerConfig):
         assert isinstance(agent, PolicyAgent)
         return GA3C(agent, self, sync)
 
-    def check_run(self, run: RunOptions) -> None:
+    def check_run(self, run: Any) -> None:
         """Check that there is one learner, with agents in processes and a long enough queue.
 
         Raises:
@@ -123,14 +122,13 @@ class GA3CConfig(LearnerConfig):
                 f"queue holds: training_queue_size={self.training_queue_size} segments of "
                 f"horizon={run.sampler.horizon} steps; use a larger training_queue_size"
             )
-        check_halves(self, "min_training_batch", self.min_training_batch)
         if run.parallel.sync != "all_reduce":
             raise ValueError(
                 f"sync={run.parallel.sync} is for several learners, and algo={run.algo} has one; "
                 f"leave it out"
             )
 
-    def never_recorded(self, run: RunOptions) -> str | None:
+    def never_recorded(self, run: Any) -> str | None:
         """Return the option that ``cuda_graphs=on`` does not work with, and why, or None."""
         if run.memory is not None:
             return f"memory={run.memory} with algo={run.algo}, whose segments differ in length"
@@ -258,12 +256,7 @@ class GA3C:
     ) -> None:
         self.config = config
         self._agent = agent
-        self.optimizer = Optimizer(
-            sync,
-            graphs,
-            log_norms=config.log_norms,
-            gradient_cosine_interval=config.gradient_cosine_interval,
-        )
+        self.optimizer = Optimizer(sync, graphs, log_norms=config.log_norms)
         self.metric_names = (*A2CLoss._fields[1:], "mean_value_target", *self.optimizer.names)
         self.get_state, self.set_state = self.optimizer.get_state, self.optimizer.set_state
 

@@ -199,7 +199,6 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
         config.env_factory,
         config.sampler,
         seed,
-        list(config.cpus) or None,
         drives_gpu=device.type == "cuda",
         max_agents=4 * agents if learner.tuner else agents,
         max_prediction_batch=_MAX_PREDICTION_BATCH,

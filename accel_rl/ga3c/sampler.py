@@ -34,7 +34,7 @@ from accel_rl.samplers.base import (
     name_error,
 )
 from accel_rl.samplers.boundary import Place
-from accel_rl.samplers.layout import assign_columns
+from accel_rl.samplers.layout import EnvSlice
 from accel_rl.samplers.pool import WorkerPool
 from accel_rl.samplers.sampler import PoolSampler
 from accel_rl.samplers.workers import NICENESS
@@ -158,8 +158,8 @@ class QueuedSampler(PoolSampler):
         num_envs = max_agents * self._envs_per_agent
         self.rollout_spec = replace(self.rollout_spec, T=config.horizon + 1, B=num_envs)
         cores = [self.plan.worker_cpus[a % len(self.plan.worker_cpus)] for a in range(max_agents)]
-        most = replace(config, num_envs=num_envs, num_groups=max_agents, one_group_per_worker=True)
-        slices = assign_columns(most, max_agents)
+        size = self._envs_per_agent
+        slices = [EnvSlice(a, a, range(a * size, (a + 1) * size)) for a in range(max_agents)]
         niceness = 0 if drives_gpu else NICENESS
         pool = WorkerPool(self._factory, self.rollout_spec, config, seed, cores, slices, niceness)
         self._use(pool)
@@ -188,7 +188,7 @@ class QueuedSampler(PoolSampler):
 
         Raises:
             ValueError: ``state`` is not None.
-            WorkerError: an agent failed, or took longer than ``reset_timeout_seconds``.
+            WorkerError: an agent failed, or took longer than 240 s + ``step_timeout_seconds``.
         """
         if state is not None:
             raise ValueError("state was given; a QueuedSampler takes none: leave it out")
@@ -448,7 +448,6 @@ def check_queued(
         ("reset_policy", "immediate"),
         ("num_workers", None, G),
         ("affinity", "auto", "off"),
-        ("one_group_per_worker", False),
     ):
         if (value := getattr(config, name)) not in allowed:
             raise ValueError(

@@ -35,8 +35,6 @@ class ParallelConfig:
     """Steps of each environment after which a learner reads the store's parameters within a
     rollout. PPO and V-trace then also read them before they learn. none: a learner reads
     parameters only with its own updates."""
-    learner_timeout_seconds: float = option(1800.0, "engine")
-    """Seconds after which a learner that blocks the others counts as failed."""
     on_learner_failure: Literal["stop", "continue"] = option("stop", "engine")
     """Whether a learner whose process has ended stops the run.
     continue needs sync=store: the other learners continue without it."""
@@ -44,7 +42,6 @@ class ParallelConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         require(self, "at least 1", lambda value: value >= 1, "sync_period", "pull_steps")
-        require(self, "above 0", lambda value: value > 0, "learner_timeout_seconds")
         if self.sync == "all_reduce" and self.on_learner_failure == "continue":
             raise ValueError(
                 "on_learner_failure=continue needs sync=store: in an all-reduce every learner "

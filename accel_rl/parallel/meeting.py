@@ -172,8 +172,7 @@ def _wait_for_listener(host: str, port: int, timeout_seconds: float) -> None:
         except OSError as error:
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    f"nobody has listened at {host}:{port} within "
-                    f"learner_timeout_seconds={timeout_seconds:g} ({error}); "
+                    f"nobody has listened at {host}:{port} within {timeout_seconds:g} s ({error}); "
                     "see whether the launcher and the first learner run"
                 ) from error
         time.sleep(_PAUSE_SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -37,7 +38,14 @@ class Ranks(NamedTuple):
 
 
 ALONE = Ranks()
+TIMEOUT_VARIABLE = "ACCEL_RL_TIMEOUT_SECONDS"
+"""environment variable of the seconds after which a learner that blocks the others has failed"""
 """The ranks of a learner without others."""
+
+
+def learner_timeout() -> float:
+    """Return the seconds after which a learner that blocks the others counts as failed."""
+    return float(os.environ.get(TIMEOUT_VARIABLE, 1800))
 
 
 def read_ranks(environment: Mapping[str, str]) -> Ranks:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from accel_rl.parallel.group import Group, TeamError
+from accel_rl.parallel.ranks import TIMEOUT_VARIABLE
 from accel_rl.system import shared_memory
 from accel_rl.system.registration import register, unregister
 from accel_rl.system.shared_memory import round_up
@@ -184,7 +185,7 @@ class SharedGroup(Group):
             if monotonic() > deadline:
                 raise TeamError(
                     f"learner {missing[0]} has not answered within {self._timeout_seconds:g} s; "
-                    f"see its part of the log, or raise parallel.learner_timeout_seconds"
+                    f"see its part of the log, or raise {TIMEOUT_VARIABLE}"
                 )
 
     def _is_missing(self, rank: int) -> bool:

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 
 from accel_rl.parallel.group import Group, TeamError, TorchGroup, first_line
-from accel_rl.parallel.ranks import Ranks
+from accel_rl.parallel.ranks import TIMEOUT_VARIABLE, Ranks
 from accel_rl.parallel.shared_group import Address, SharedGroup
 from accel_rl.parallel.watcher import Watcher
 
@@ -355,7 +355,7 @@ class Team:
                 raise TeamError(
                     f"learner {rank} has not answered within {self.timeout_seconds:g} s (it was "
                     f"expected to give {key}); see its part of the log, or raise "
-                    "parallel.learner_timeout_seconds"
+                    f"the environment variable {TIMEOUT_VARIABLE}"
                 )
             time.sleep(pause)
             pause = min(2 * pause, 0.05)

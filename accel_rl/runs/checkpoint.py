@@ -38,6 +38,7 @@ from accel_rl.parallel import FlatParameters, TeamError
 from accel_rl.runs.files import open_regular, write_whole
 
 FORMAT = 6
+NUM_KEPT = 3  # checkpoints of a run
 """raised when what a checkpoint holds changes"""
 COUNTS = ("steps", "frames", "updates", "episodes", "training_seconds")
 _NAME = re.compile(r"steps_[0-9]{12,}\.pt")
@@ -59,8 +60,8 @@ def checkpoint_steps(path: Path) -> int:
     return int(path.stem.removeprefix("steps_"))
 
 
-def save_checkpoint(run_dir: Path, steps: int, state: dict[str, Any], *, num_kept: int) -> Path:
-    """Write a checkpoint; delete all but the last ``num_kept``, and parts older than theirs.
+def save_checkpoint(run_dir: Path, steps: int, state: dict[str, Any]) -> Path:
+    """Write a checkpoint; delete all but the last `NUM_KEPT`, and parts older than theirs.
 
     ``state`` holds tensors and plain values only. A CUDA tensor is read here, which waits for
     the device.
@@ -70,7 +71,7 @@ def save_checkpoint(run_dir: Path, steps: int, state: dict[str, Any], *, num_kep
     """
     path = checkpoint_path(run_dir, steps)
     write_whole(path, _content(path, state), durable=True)
-    for old in list_checkpoints(run_dir)[:-num_kept]:
+    for old in list_checkpoints(run_dir)[:-NUM_KEPT]:
         old.unlink()
     _delete_old_parts(run_dir)
     return path
@@ -113,10 +114,10 @@ def part_path(run_dir: Path, steps: int, rank: int) -> Path:
     return run_dir / "checkpoints" / f"part_{steps:012d}_learner_{rank}.pt"
 
 
-def save_part(run_dir: Path, steps: int, rank: int, state: dict[str, Any], num_kept: int) -> None:
+def save_part(run_dir: Path, steps: int, rank: int, state: dict[str, Any]) -> None:
     """Write the part of a learner that is not the first, and delete its older parts.
 
-    Parts that a checkpoint names stay, and the last ``num_kept`` and one more: the first
+    Parts that a checkpoint names stay, and the last `NUM_KEPT` and one more: the first
     learner may not be done with this one yet.
 
     Raises:
@@ -124,7 +125,7 @@ def save_part(run_dir: Path, steps: int, rank: int, state: dict[str, Any], num_k
     """
     path = part_path(run_dir, steps, rank)
     write_whole(path, _content(path, state), durable=True)
-    old = set(sorted(path.parent.glob(f"part_*_learner_{rank}.pt"))[: -num_kept - 1])
+    old = set(sorted(path.parent.glob(f"part_*_learner_{rank}.pt"))[: -NUM_KEPT - 1])
     named = _named_parts(run_dir) if old else None
     if named is not None:
         for part in old - named:

@@ -18,6 +18,8 @@ from accel_rl.options import check_seed, check_settings, option, require, when
 from accel_rl.rollout import RolloutSpec, layout_bytes
 from accel_rl.system.topology import free_memory
 
+RESET_SECONDS = 240.0
+"""what starting, and resets between rollouts, may take longer than a step"""
 _is_serial = when("sampler.num_workers", 0)
 
 
@@ -27,10 +29,6 @@ def _groups_are_idle(run: Any) -> str | Literal[False]:
 
 def _affinity_is_idle(run: Any) -> str | Literal[False]:
     return run.num_learners == 1 and _is_serial(run)  # several divide the cores
-
-
-def _restarts_nothing(run: Any) -> str | Literal[False]:
-    return when("sampler.on_worker_failure", "raise")(run) or _is_serial(run)
 
 
 class Autoreset(Enum):
@@ -68,11 +66,8 @@ class SamplerConfig:
     for each other."""
     num_workers: int | None = option(None, "engine", common=True)
     """Number of worker processes.
-    none: one for each core, at most num_envs; if each worker holds one group, one for each core and
-    group. 0: all environments are stepped in this process, which works on every system."""
-    one_group_per_worker: bool = option(False, "engine", idle=_is_serial)
-    """Each worker holds a part of one group, and each core has a worker of every group.
-    false: each worker holds a part of every group."""
+    none: one for each core, at most num_envs. 0: all environments are stepped in this process,
+    which works on every system."""
     reset_policy: Literal["immediate", "wait"] = "immediate"
     """When environments are reset whose episode has ended.
     immediate: within the rollout. wait: the rest of the column is masked, and the reset happens
@@ -86,17 +81,17 @@ class SamplerConfig:
     moves from core to core, for policies that compute in one thread. off: nothing is pinned."""
     on_worker_failure: Literal["raise", "restart"] = option("raise", "engine", idle=_is_serial)
     """Reaction to a worker that is killed, crashes or hangs.
-    raise: the run ends. restart: the worker is replaced, and its running episodes count as
-    truncated and not as scores. An exception of the environment always ends the run."""
-    max_worker_restarts: int = option(10, "engine", idle=_restarts_nothing)
-    """Maximum number of restarts before the run ends with an error."""
+    raise: the run ends. restart: the worker is replaced, up to 10 times, and its running episodes
+    count as truncated and not as scores. An exception of the environment always ends the run."""
     step_timeout_seconds: float = option(60.0, "engine", idle=_is_serial)
     """Seconds after which a group that has not finished its step counts as hung.
-    Resets within the step count towards it. Reading the states for a checkpoint has the same
-    limit."""
-    reset_timeout_seconds: float = option(300.0, "engine")
-    """Limit in seconds for starting, and for resets between rollouts. Random first steps count
-    towards it."""
+    Resets within the step count towards it. Reading the states for a checkpoint has the same limit.
+    Starting, with random first steps, and resets between rollouts may take 240 s more."""
+
+    @property
+    def reset_timeout_seconds(self) -> float:
+        """Limit in seconds for starting, and for resets between rollouts."""
+        return RESET_SECONDS + self.step_timeout_seconds
 
     @property
     def autoreset(self) -> Autoreset:
@@ -120,10 +115,8 @@ class SamplerConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         require(self, "at least 1", lambda value: value >= 1, "num_envs", "horizon", "num_groups")
-        at_least_zero = ("decorrelation_steps", "max_worker_restarts")
-        require(self, "at least 0", lambda value: value >= 0, *at_least_zero)
-        timeouts = ("step_timeout_seconds", "reset_timeout_seconds")
-        require(self, "above 0 seconds", lambda value: value > 0, *timeouts)
+        require(self, "at least 0", lambda value: value >= 0, "decorrelation_steps")
+        require(self, "above 0 seconds", lambda value: value > 0, "step_timeout_seconds")
         if self.num_envs % self.num_groups:
             near = self.num_envs // self.num_groups * self.num_groups or self.num_groups
             raise ValueError(

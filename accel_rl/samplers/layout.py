@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accel_rl.options import format_value
 from accel_rl.samplers.base import SamplerConfig
 from accel_rl.system.topology import CorePlan, Machine, Seat, plan_cores
 
@@ -58,15 +57,14 @@ def plan_workers(
         ValueError: ``num_workers`` does not fit ``num_envs`` and ``num_groups``, or this process
             may not use ``cpus``.
     """
-    most, multiple = config.num_envs, _workers_per_core(config)
+    most = config.num_envs
     num_workers = config.num_workers
     if num_workers is None:
         num_workers = min(count_workers(config, cpus, drives_gpu, seat, machine), most)
-    elif num_workers > most or num_workers % multiple:
+    elif not 1 <= num_workers <= most:
         raise ValueError(
-            f"num_workers is {num_workers}; with num_envs={most}, num_groups={config.num_groups} "
-            f"and one_group_per_worker={format_value(config.one_group_per_worker)} it must be a "
-            f"multiple of {multiple} and at most {most}: use fewer workers or more environments"
+            f"num_workers is {num_workers}; with num_envs={most} it must be at least 1 and at most "
+            f"{most}: use fewer workers or more environments"
         )
     return _plan(config, num_workers, cpus, drives_gpu, seat, machine)
 
@@ -81,16 +79,11 @@ def _plan(
 ) -> CorePlan:
     return plan_cores(
         num_workers=num_workers,
-        workers_per_core=_workers_per_core(config),
         drives_gpu=drives_gpu,
         cpus=cpus,
         machine=machine,
         **seat._asdict(),
     )
-
-
-def _workers_per_core(config: SamplerConfig) -> int:
-    return config.num_groups if config.one_group_per_worker else 1
 
 
 def group_columns(num_envs: int, num_groups: int) -> list[slice]:
@@ -124,21 +117,19 @@ def assign_columns(config: SamplerConfig, num_workers: int) -> list[EnvSlice]:
     G = config.num_groups
     group_size = config.num_envs // G
     found = []
-    if not config.one_group_per_worker and num_workers > group_size:
+    if num_workers > group_size:
         for g in range(G):  # a run of workers each, the last of which ends with the last worker
             first = g * (num_workers - group_size) // (G - 1)
             for i, column in enumerate(range(g * group_size, (g + 1) * group_size)):
                 found.append(EnvSlice(first + i, g, range(column, column + 1)))
         return sorted(found)
-    slices = num_workers // _workers_per_core(config)  # of each group
-    size, num_larger = divmod(group_size, slices)
-    places = np.arange(slices)
+    size, num_larger = divmod(group_size, num_workers)
+    places = np.arange(num_workers)
     for g in range(G):
-        sizes = size + ((places - g * num_larger) % slices < num_larger)
+        sizes = size + ((places - g * num_larger) % num_workers < num_larger)
         bounds = [g * group_size, *(g * group_size + sizes.cumsum()).tolist()]
-        for i in range(slices):
-            worker = i * G + g if config.one_group_per_worker else i
-            found.append(EnvSlice(worker, g, range(bounds[i], bounds[i + 1])))
+        for i in range(num_workers):
+            found.append(EnvSlice(i, g, range(bounds[i], bounds[i + 1])))
     return sorted(found)
 
 

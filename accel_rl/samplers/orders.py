@@ -55,7 +55,7 @@ WAIT_FOR_RESET = -1
 TIMEOUTS = dict.fromkeys((STEP, GET_STATE), "step_timeout_seconds") | dict.fromkeys(
     (RESET, CLOSE, CALL), "reset_timeout_seconds"
 )
-"""the option that limits the time for each order"""
+"""the member of a `SamplerConfig` that limits the time for each order"""
 
 ORDERS_STORES = platform.machine().lower() in ("x86_64", "amd64", "i686")
 """whether other threads see what a thread writes in the order of its writing"""

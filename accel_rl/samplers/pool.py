@@ -41,6 +41,7 @@ from accel_rl.samplers.process import pickle_request
 from accel_rl.samplers.shared import GRACE_SECONDS, LOOK_SECONDS
 from accel_rl.samplers.workers import Workers
 
+MAX_RESTARTS = 10  # of workers of one pool
 _MOST_WATCHED_SECONDS = 1.0  # that count of the time between two looks
 
 _LOGGER = logging.getLogger(__name__)
@@ -209,7 +210,7 @@ class WorkerPool:
         """Wait until all workers that were started have started.
 
         Raises:
-            WorkerError: a worker failed, or took longer than ``reset_timeout_seconds``.
+            WorkerError: a worker failed, or took longer than 240 s + ``step_timeout_seconds``.
             SamplerError: this was closed meanwhile.
         """
         with self._workers:
@@ -443,15 +444,13 @@ class WorkerPool:
 
     def _replace(self, worker: int, error: WorkerError) -> None:
         """Start a process in place of one that died or hung, or end the pool with ``error``."""
-        workers, config = self._workers, self._config
+        workers = self._workers
         own = workers.groups_of(worker)
         # An order that Ctrl-C has cut short has overwritten which row the last one was for.
         if self._is_fatal(error) or not all(map(self._orders.is_ordered, own)):
             self._fail(error)
-        if self._num_restarts == config.max_worker_restarts:
-            self._fail(
-                WorkerError(f"{error}; max_worker_restarts={self._num_restarts} are used up")
-            )
+        if self._num_restarts == MAX_RESTARTS:
+            self._fail(WorkerError(f"{error}; {MAX_RESTARTS} workers were restarted before"))
         self._num_restarts += 1
         self.generation += 1
         before = self._starting.pop(worker, None)

@@ -101,7 +101,7 @@ class PoolSampler:
         Raises:
             SamplerError: the sampler was started before, or is closed.
             ValueError: ``state`` belongs to other environments.
-            WorkerError: a worker failed, or took longer than ``reset_timeout_seconds``.
+            WorkerError: a worker failed, or took longer than 240 s + ``step_timeout_seconds``.
         """
         self._pool.check_open()
         if self.is_running:

@@ -231,25 +231,26 @@ class Workers:
     def hung(self, worker: int, group: int) -> WorkerError:
         """Kill a worker that is late with its order of ``group``; return the error."""
         command = int(self.arrays.command[group])
-        option = TIMEOUTS[command]
-        process = self.processes[worker]
+        process, config = self.processes[worker], self._config
         within = " (a reset within a step included)" if command == STEP else ""
+        longer = getattr(config, TIMEOUTS[command]) - config.step_timeout_seconds
+        more = f"{longer:g} s + " if longer else ""
         error = WorkerError(
-            f"{process.describe()} has not answered within {option}="
-            f"{getattr(self._config, option):g}; its simulator hangs{process.place()}, or needs "
-            f"more time{within}: "
-            f"raise {option}"
+            f"{process.describe()} has not answered within {more}step_timeout_seconds="
+            f"{config.step_timeout_seconds:g}; its simulator hangs{process.place()}, or needs more "
+            f"time{within}: raise step_timeout_seconds"
         )
         process.kill()
         return error
 
     def late_start(self, worker: int) -> WorkerError:
         """Return the error of a worker that has not started in time."""
-        process = self.processes[worker]
+        process, config = self.processes[worker], self._config
+        longer = config.reset_timeout_seconds - config.step_timeout_seconds
         return WorkerError(
             f"{process.describe()} has not started its environments{process.place()} within "
-            f"reset_timeout_seconds={self._config.reset_timeout_seconds:g}; raise it, or lower "
-            f"decorrelation_steps"
+            f"{longer:g} s + step_timeout_seconds={config.step_timeout_seconds:g}; "
+            f"raise it, or lower decorrelation_steps"
         )
 
     def unwatch(self, worker: int) -> None:

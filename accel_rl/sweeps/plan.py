@@ -20,7 +20,7 @@ from accel_rl.algos.replay_config import ReplayConfig, with_small_replay
 from accel_rl.cli.parse import override, parse_arguments
 from accel_rl.cli.suggest import split
 from accel_rl.config import TrainConfig
-from accel_rl.options import Option, check_settings, list_options
+from accel_rl.options import Option, alternatives, check_settings, list_options
 from accel_rl.parallel import Ranks
 from accel_rl.presets import PRESETS, find_preset
 from accel_rl.runs.human_scores import ATARI_49
@@ -172,17 +172,11 @@ def _lists(axes: Mapping[str, str]) -> dict[str, list[str]]:
 def _config_of(arguments: tuple[str, ...], file: str | Path | None, trust: bool) -> TrainConfig:
     try:
         of_file = [] if file is None else [f"config={file}", *["trust=true"] * trust]
-        config = parse_arguments((*arguments, *of_file))
-        if config.cpus:  # a list of the sweep's own on the command line
-            raise ValueError(
-                f"config={file} says cpus, and each run has a share of those of the sweep; "
-                "leave it out of the file"
-            )
+        return parse_arguments((*arguments, *of_file))
     except UntrustedError:
         raise
     except ValueError as error:
         raise ValueError(f"run {' '.join(arguments)}: {error}") from error
-    return config
 
 
 def _values(key: str, text: str, algos: str) -> list[str]:
@@ -190,7 +184,7 @@ def _values(key: str, text: str, algos: str) -> list[str]:
     options = _options(key, algos)
     if any(option.is_list for option in options):
         return [text]
-    kinds = {kind for each in options for kind in each.alternatives}
+    kinds = {kind for each in options for kind in alternatives(each.type)}
     full = []
     for value in text.split(","):
         is_meant = ".." in value or re.fullmatch("[0-9]+-[0-9]+", value)

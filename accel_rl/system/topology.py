@@ -57,11 +57,7 @@ class Seat(NamedTuple):
 
 
 class CorePlan(NamedTuple):
-    """The CPUs of each worker and of the server, for ``os.sched_setaffinity``.
-
-    With ``workers_per_core=W``, workers ``i * W .. i * W + W - 1`` share one core, and worker ``i``
-    serves group ``i % W``.
-    """
+    """The CPUs of each worker and of the server, for ``os.sched_setaffinity``."""
 
     worker_cpus: tuple[tuple[int, ...], ...]
     server_cpus: tuple[int, ...]
@@ -157,7 +153,6 @@ def read_machine() -> Machine:
 def plan_cores(
     *,
     num_workers: int | None = None,
-    workers_per_core: int = 1,
     drives_gpu: bool = False,
     rank: int = 0,
     num_ranks: int = 1,
@@ -173,9 +168,8 @@ def plan_cores(
     few to cover the cores may each use all; more workers or ranks than cores share them.
 
     Args:
-        num_workers: simulator processes of this rank; None: ``workers_per_core`` for each core
-            that the cgroup's quota pays for.
-        workers_per_core: 1: a worker has all hyperthreads of its core; more share them out.
+        num_workers: simulator processes of this rank; None: one for each core that the cgroup's
+            quota pays for.
         drives_gpu: whether this rank's server drives a GPU.
         rank: number of this rank on this machine.
         num_ranks: number of ranks on this machine.
@@ -198,21 +192,17 @@ def plan_cores(
     paid_for = len(worker_cores)
     if machine.quota is not None:  # what is left over, less than one CPU, is for the server
         paid_for = max(1, min(paid_for, int(machine.quota / num_ranks)))
-    num = num_workers or paid_for * workers_per_core
-    planned = len(worker_cores) * workers_per_core
+    num, planned = num_workers or paid_for, len(worker_cores)
     sharing = ""
     if num > planned:
-        sharing = (
-            f"{num} workers share {len(worker_cores)} cores, planned for {planned}: "
-            f"num_workers={planned} may be faster"
-        )
+        sharing = f"{num} workers share {planned} cores: num_workers={planned} may be faster"
     if num_ranks > len(cores):
         sharing = f"{num_ranks} ranks share {len(cores)} cores: each has less than one of its own"
     elif not sharing and drives_gpu and len(share) == 1:
         sharing = "the server of a GPU shares its one core with the workers"
     if sharing and rank == 0:
         _warn_once(sharing)
-    return CorePlan(place_workers(worker_cores, num, workers_per_core), server_cpus)
+    return CorePlan(place_workers(worker_cores, num), server_cpus)
 
 
 def _divide(
@@ -228,22 +218,15 @@ def _divide(
     return tuple(core for core in share if core != kept) or share, kept.cpus
 
 
-def place_workers(
-    cores: Sequence[Core], num_workers: int, workers_per_core: int = 1
-) -> tuple[tuple[int, ...], ...]:
+def place_workers(cores: Sequence[Core], num_workers: int) -> tuple[tuple[int, ...], ...]:
     """Return the CPUs of each worker: core after core and again from the first.
 
     Workers that do not cover the cores get all of them: the kernel knows which are idle, and a
     simulator may have threads of its own.
     """
-    if num_workers < len(cores) * workers_per_core:
+    if num_workers < len(cores):
         return (tuple(sorted(cpu for core in cores for cpu in core.cpus)),) * num_workers
-    cpus = []
-    for worker in range(num_workers):
-        core = cores[worker // workers_per_core % len(cores)]
-        first = worker % workers_per_core % len(core.cpus)
-        cpus.append(core.cpus[first::workers_per_core])
-    return tuple(cpus)
+    return tuple(cores[worker % len(cores)].cpus for worker in range(num_workers))
 
 
 def format_cpus(cpus: Iterable[int]) -> str:
@@ -365,6 +348,4 @@ def _folder_memory(folder: Path) -> int | None:
 
 if __name__ == "__main__":
     print(f"this process may use {read_machine().describe()}")
-    for num_workers in (1, 2):
-        plan = plan_cores(workers_per_core=num_workers).describe()
-        print(f"workers_per_core={num_workers}: {plan}")
+    print(plan_cores().describe())

@@ -267,7 +267,7 @@ def _for_evaluation(config: TrainConfig, options: EvaluateOptions) -> TrainConfi
             f"max_noops={options.max_noops} has no effect, because env={config.env} is no Atari "
             "game; leave it out"
         )
-    config = dataclasses.replace(with_game_limit(config), cpus=())
+    config = with_game_limit(config)
     given = {"max_episode_steps": options.max_episode_steps, "max_noops": options.max_noops}
     changes: Any = {name: value for name, value in given.items() if value is not None}
     return dataclasses.replace(config, atari=dataclasses.replace(config.atari, **changes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -60,9 +60,10 @@ def build(config: TrainConfig, saved: Mapping[str, Any] | None = None, team: Tea
         # Its simulators start anew, and shall not repeat what they did at the start of the run.
         seeds = np.random.SeedSequence([config.seed, int(saved["counts"]["steps"])])
         seed = int(seeds.generate_state(1)[0])
-    module, _, name = config.learner.built_by.partition(":")
-    make: Callable[[TrainConfig, int, Team], Run] = getattr(import_module(module), name)
-    return make(config, seed, team)
+    if config.learner.in_rollouts:
+        return build_rollouts(config, seed, team)
+    run: Run = import_module("accel_rl.ga3c.run").build_queued(config, seed, team)
+    return run
 
 
 def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> RolloutRun:
@@ -82,7 +83,9 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
         sync = make_sync(config, agent, team)
         share, learner_seed = sampler.config, rank_seed(config.seed, ranks.rank)
         sizes = share.num_envs, share.horizon
-        task = LearnerSpec(spec, *sizes, learner_seed, ranks, config.whole_schedule)
+        task = LearnerSpec(
+            spec, *sizes, learner_seed, ranks, config.schedule_steps or config.total_steps
+        )
         learner = config.learner.make_learner(agent, sync, task)
         check_learner(learner)
         initial.give_moments(learner)
@@ -168,7 +171,7 @@ def make_sync(config: TrainConfig, agent: Agent, team: Team) -> GradientSync:
     rule, max_norm = learner.rule, learner.max_gradient_norm
     parallel = config.parallel
     if parallel.sync == "store":
-        timeout = parallel.learner_timeout_seconds
+        timeout = team.timeout_seconds
         if team.ranks.is_first:
             store = create_store(flat, rule, timeout_seconds=timeout)
             team.share("store", store.address)
@@ -214,15 +217,12 @@ def make_sampler(
     on_gpu = device.type == "cuda"
     nodes = tuple(gpu_nodes(ranks.local_size, num_gpus(config))) if on_gpu else None
     seat = Seat(ranks.local_rank, ranks.local_size, nodes)
-    cpus = list(config.cpus) or None
     sampler: RolloutSampler
     if share.num_workers == 0:
         sampler = SerialSampler(factory, config=share, seed=seed)
     else:
-        sampler = ParallelSampler(
-            factory, config=share, seed=seed, cpus=cpus, drives_gpu=on_gpu, seat=seat
-        )
+        sampler = ParallelSampler(factory, config=share, seed=seed, drives_gpu=on_gpu, seat=seat)
     if ranks.local_size > 1 and config.sampler.affinity != "off":
         # All of it, as the server of no GPU has: one core is too little for evaluations.
-        os.sched_setaffinity(0, plan_cores(cpus=cpus, **seat._asdict()).server_cpus)
+        os.sched_setaffinity(0, plan_cores(**seat._asdict()).server_cpus)
     return sampler

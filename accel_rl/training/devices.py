@@ -50,12 +50,6 @@ def check_learners(config: TrainConfig, ranks: Ranks) -> None:
     for name, (size, whole) in learner.batches(sampler).items():
         if size % num:
             raise _indivisible(name, size, num, f"{name}={_near_batch(size, num, whole)}")
-        if learner.gradient_cosine_interval and size < 2 * num:
-            raise ValueError(
-                f"gradient_cosine_interval={learner.gradient_cosine_interval} compares half a "
-                f"batch with all of it, but {name}={size} gives each of {num} learners one; use "
-                f"{name}={2 * num} or more, or gradient_cosine_interval=0"
-            )
 
 
 def _check_against_launcher(config: TrainConfig, ranks: Ranks) -> None:
@@ -133,7 +127,7 @@ def make_graphs(config: TrainConfig, device: torch.device) -> Graphs | None:
         if config.cuda_graphs == "on":
             raise ValueError("cuda_graphs=on, but this run is on the CPU; use cuda_graphs=auto")
         return None
-    if config.cuda_graphs == "off" or config.never_recorded is not None:
+    if config.cuda_graphs == "off" or config.learner.never_recorded(config) is not None:
         return None
     return Graphs(device, is_required=config.cuda_graphs == "on")
 

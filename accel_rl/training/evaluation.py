@@ -36,7 +36,6 @@ from accel_rl.samplers import (
 )
 from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.system.stopping import Interrupted, StopRequest
-from accel_rl.system.topology import available_cpus
 from accel_rl.training.metrics import info_means, is_due
 
 MAX_STEPS = 27_000
@@ -227,21 +226,14 @@ def make_evaluation_sampler(
         horizon=HORIZON,
         num_groups=1,
         num_workers=num_workers,
-        one_group_per_worker=False,
         reset_policy="immediate",
         decorrelation_steps=0,
     )
     seed = int(seeds.generate_state(1)[0])
     if num_workers == 0:
         return SerialSampler(factory, config=sampler_config, seed=seed)
-    # Of the CPUs that are given, a learner may have kept its own for itself by now.
-    cpus = [cpu for cpu in config.cpus if cpu in available_cpus()]
     return ParallelSampler(
-        factory,
-        config=sampler_config,
-        seed=seed,
-        cpus=cpus or None,
-        drives_gpu=device.type == "cuda",
+        factory, config=sampler_config, seed=seed, drives_gpu=device.type == "cuda"
     )
 
 

@@ -315,11 +315,8 @@ class Records:
 
         return draw_or_warn(draw, path, is_last=is_last)
 
-    def save(self, due: int | None) -> None:
+    def save(self, due: int) -> None:
         """Save a checkpoint, or this learner's part of checkpoints due after up to ``due`` steps.
-
-        Args:
-            due: None after a failure: save a checkpoint without the other learners' parts.
 
         Raises:
             OSError: it could not be written.
@@ -327,33 +324,42 @@ class Records:
             SamplerError: it was written without the simulators, which have failed.
             TeamError: another learner has not saved its part, or has other parameters.
         """
-        is_saved = self.steps == self._saved_steps
-        if due is not None:  # after a failure, the simulators in the file are worth more
-            is_saved = is_saved and not self._has_unsaved_evaluation
-        if self._progress is None and due is not None:
-            failure = None
-            if not is_saved:
-                state, rank = self._make_state(), self._team.ranks.rank
-                own = {name: state[name] for name in PART}
-                save_part(self._run_dir, self.steps, rank, own, self._config.num_checkpoints)
-                self._saved_steps, failure = self.steps, state["failure"]
-            if self._others.are_in_step:
-                self._team.reach(FINGERPRINT, due, fingerprint(self._sync.parameters))
-            self._team.reach(SAVED, due, self._saved_steps)
-        elif self._progress is not None and not is_saved:
-            began, parts = perf_counter(), None
-            self._refuse(self._learner_metrics.not_finite())
-            if due is not None and self._team.ranks.size > 1:
-                in_step = self._others.are_in_step
-                mark = fingerprint(self._sync.parameters) if in_step else None
-                parts = self._others.await_parts(due, mark)
-            state = self._state(parts)
-            failure = state.pop("failure", None)
-            save_checkpoint(self._run_dir, self.steps, state, num_kept=self._config.num_checkpoints)
-            self._saved_steps, self._has_unsaved_evaluation = self.steps, False
-            _LOGGER.info("checkpoint after %s steps, in %.2f s", self.steps, perf_counter() - began)
-        else:
-            return
+        if self._progress is None:
+            self._save_part(due)
+        elif self.steps != self._saved_steps or self._has_unsaved_evaluation:
+            self._save_checkpoint(due)
+
+    def save_after_failure(self) -> None:
+        """Save a checkpoint without the other learners' parts; errors are those of `save`."""
+        # If one is there already, the simulators in it are worth more than an evaluation.
+        if self._progress is not None and self.steps != self._saved_steps:
+            self._save_checkpoint(None)
+
+    def _save_part(self, due: int) -> None:
+        failure = None
+        if self.steps != self._saved_steps:
+            state = self._make_state()
+            own = {name: state[name] for name in PART}
+            save_part(self._run_dir, self.steps, self._team.ranks.rank, own)
+            self._saved_steps, failure = self.steps, state["failure"]
+        if self._others.are_in_step:
+            self._team.reach(FINGERPRINT, due, fingerprint(self._sync.parameters))
+        self._team.reach(SAVED, due, self._saved_steps)
+        if failure is not None:
+            raise failure
+
+    def _save_checkpoint(self, due: int | None) -> None:
+        began, parts = perf_counter(), None
+        self._refuse(self._learner_metrics.not_finite())
+        if due is not None and self._team.ranks.size > 1:
+            in_step = self._others.are_in_step
+            mark = fingerprint(self._sync.parameters) if in_step else None
+            parts = self._others.await_parts(due, mark)
+        state = self._state(parts)
+        failure = state.pop("failure", None)
+        save_checkpoint(self._run_dir, self.steps, state)
+        self._saved_steps, self._has_unsaved_evaluation = self.steps, False
+        _LOGGER.info("checkpoint after %s steps, in %.2f s", self.steps, perf_counter() - began)
         if failure is not None:
             raise failure
 

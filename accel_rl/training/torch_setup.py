@@ -82,8 +82,9 @@ def has_small_updates(config: TrainConfig, num_collected: int, sync: GradientSyn
     Args:
         num_collected: steps of its rollouts.
     """
-    num = sync.num_sharing
-    num_samples = config.learner.samples_per_update(num_collected * num) // num
+    batches = config.learner.batches(config.sampler)
+    sizes = [each.size // sync.num_sharing for name, each in batches.items() if name != "num_envs"]
+    num_samples = sizes[0] if sizes else num_collected
     parameters = sync.parameters
     is_dense = all(len(shape) <= 2 for _, shape, _ in parameters.layout.values())
     size = num_samples * parameters.parameter.numel()

@@ -269,15 +269,15 @@ def first_lines(run: Run, saved: Mapping[str, Any] | None) -> Iterator[str]:
             "this process was forked, so torch computes in one thread; start the process by spawn "
             "for more threads"
         )
-    if not getattr(config.learner, "scale_actions", True):
+    if not getattr(config.learner, "scales_actions", True):
         for _, leaf in leaves_of(sampler.env_spec.action):
             half = (leaf.limits[1] - leaf.limits[0]) / 2
             least, most = half.min(), half.max(initial=0.0, where=np.isfinite(half))
             if leaf.is_clipped and (least < 0.1 or most > 10):
                 yield (
                     f"actions of {config.env} have bounds {least:.2g} to {most:.2g} from their "
-                    f"middle, and scale_actions=false draws them with deviation 1 around 0; "
-                    f"scale_actions=true fits them to the bounds"
+                    f"middle, and algo={config.algo} draws them with deviation 1 around 0; "
+                    f"algo=ppo fits them to the bounds"
                 )
     for path, leaf in leaves_of(without_mask(sampler.env_spec.observation)):
         yield from _seen(config, path, leaf, run.agent.model)
@@ -349,14 +349,14 @@ def _salvage(run: Run, error: Exception) -> bool:
     records = run.records
     if run.stop.received is not None and isinstance(error, SamplerError):
         records.finish(records.steps, alone=True)
-        records.save(None)
+        records.save_after_failure()
         return True
     if not run.team.ranks.is_first or _is_stuck(error, run.team):
         return False
     has_diverged = isinstance(error, FloatingPointError)
-    for write in (partial(records.write_last_row, alone=True), partial(records.save, None)):
+    for write in (partial(records.write_last_row, alone=True), records.save_after_failure):
         # Diverged, there is nothing left worth keeping; in the middle of an update, no one state.
-        if write.func == records.save and (has_diverged or records.is_learning):
+        if write == records.save_after_failure and (has_diverged or records.is_learning):
             break
         try:
             write()

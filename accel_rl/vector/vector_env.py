@@ -97,9 +97,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             this process, on any system; options that place workers or limit their time have no
             effect.
         num_groups: number of equal groups that `send` and `recv` take by turns; `step` takes all.
-        one_group_per_worker: False: each worker steps a part of every group, so that all cores work
-            for the next group. True: each worker steps a part of one group, so that no group waits
-            for another; use it with ``recv(first_ready=True)``.
         autoreset_mode: an `AutoresetMode` or its value.
         atari: how Atari games are played.
         info_keys: numbers in the ``info`` of a Gymnasium environment to put into infos. An
@@ -110,8 +107,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         affinity: ``auto``: workers are pinned to cores. ``off``: they are not pinned, for several
             programs at once without ``cpus`` of their own.
         step_timeout_seconds: seconds after which a group that has not finished its step counts as
-            hung. Resets within the step count towards it.
-        reset_timeout_seconds: seconds after which a start or a `reset` counts as hung.
+            hung. Resets within the step count towards it. A start or a `reset` may take 240 s
+            more.
         copy: True: observations are arrays of your own. False: they are read-only views of shared
             memory, valid until the group's next `send`, `step` or `reset`.
 
@@ -137,7 +134,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         *,
         num_workers: int | None = None,
         num_groups: int = 1,
-        one_group_per_worker: bool = False,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         atari: AtariConfig | None = None,
         info_keys: Sequence[str] = (),
@@ -145,7 +141,6 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         cpus: list[int] | None = None,
         affinity: Literal["auto", "off"] = "auto",
         step_timeout_seconds: float = 60.0,
-        reset_timeout_seconds: float = 300.0,
         copy: bool = True,
     ) -> None:
         mode = find_mode(autoreset_mode, affinity)
@@ -154,10 +149,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             horizon=1,
             num_groups=num_groups,
             num_workers=num_workers,
-            one_group_per_worker=one_group_per_worker,
             affinity=affinity,
             step_timeout_seconds=step_timeout_seconds,
-            reset_timeout_seconds=reset_timeout_seconds,
         )
         self.plan = None if num_workers == 0 else plan_workers(config, cpus)
         factory, kind = find_factory(env, atari, info_keys)
@@ -223,7 +216,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             ValueError: the seed or the options are invalid.
             SamplerError: the vector environment is closed, or a mask is given before all results
                 were received.
-            WorkerError: a worker failed, or took longer than ``reset_timeout_seconds``.
+            WorkerError: a worker failed, or took longer than 240 s + ``step_timeout_seconds``.
         """
         more = dict(options) if isinstance(options, dict) else {}
         more.pop("reset_mask", None)

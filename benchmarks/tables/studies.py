@@ -25,7 +25,6 @@ from benchmarks.tables import minatar
 STEPS = 1_500_000
 ENTROPY = 0.05
 """bonus of A2C and A3C, with which the recorded runs were made; `minatar` has a smaller one now"""
-COSINE_INTERVAL = 10
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def _a2c(num_envs: int, steps: int, learners: int = 1) -> TrainConfig:
         config.learner,
         lr=config.learner.lr * sqrt(num_envs / 32),
         entropy_coefficient=ENTROPY,
-        gradient_cosine_interval=COSINE_INTERVAL,
+        log_norms=True,
     )
     return _changed(config, learner, learners, steps, num_envs=num_envs)
 
@@ -75,7 +74,7 @@ def _a3c(learners: int) -> TrainConfig:
 def _ppo(num_envs: int) -> TrainConfig:
     """The same rollout of 8,192 steps, from more environments for fewer steps."""
     config: Any = minatar.ppo()
-    learner = replace(config.learner, gradient_cosine_interval=COSINE_INTERVAL)
+    learner = replace(config.learner, log_norms=True)
     horizon = 8_192 // num_envs
     return _changed(config, learner, 1, STEPS, num_envs=num_envs, horizon=horizon)
 
@@ -88,7 +87,7 @@ def _dqn(batch_size: int, lr: float) -> TrainConfig:
         batch_size=batch_size,
         lr=lr,
         training_intensity=8.0,
-        gradient_cosine_interval=COSINE_INTERVAL,
+        log_norms=True,
     )
     return _changed(config, learner, 1, 500_000)
 

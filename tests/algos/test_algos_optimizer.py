@@ -128,7 +128,8 @@ def test_metrics_of_learners_that_share_updates_are_means_over_them(algo: str) -
     """So that what each decides by them is the same: the other has as much, or twice as much."""
     found = []
     for others in (1.0, 2.0):
-        learner, sync = make(CONFIGS[algo](gradient_cosine_interval=1))
+        learner, sync = make(CONFIGS[algo](log_norms=True))
+        learner.optimizer._interval = 1
         sync.num_sharing = 2
         sync.sum = lambda x, others=others: x if x.numel() > 50 else x + others * x  # type: ignore[method-assign]
         for seed in range(3):  # 48 steps before learning from a replay
@@ -141,7 +142,7 @@ def test_metrics_of_learners_that_share_updates_are_means_over_them(algo: str) -
 @pytest.mark.parametrize("algo", first_quick(CONFIGS, 2))
 def test_measuring_changes_no_parameter(algo: str) -> None:
     results = []
-    for options in ({}, {"log_norms": True, "gradient_cosine_interval": 2}):
+    for options in ({}, {"log_norms": True}):
         learner, sync = make(CONFIGS[algo](**options))
         for seed in range(5):
             metrics = learner.update(make_batch(seed), progress=0.1)
@@ -166,7 +167,7 @@ def test_cosine_is_that_of_the_gradients_of_half_the_environments_and_of_all(num
         learner, sync = make(A2CConfig(max_gradient_norm=None), part.action.shape[1])
         learner.update(part, progress=0.0)
         gradients.append(sync.parameters.gradient.clone())
-    learner, _ = make(A2CConfig(gradient_cosine_interval=1, loss_reduction="sum"), num_envs)
+    learner, _ = make(A2CConfig(log_norms=True, loss_reduction="sum"), num_envs)
     found = learner.update(batch, progress=0.0)["gradient_cosine"].item()
     assert 0.2 < cosine(*gradients) < 0.99
     assert found == pytest.approx(cosine(*gradients), abs=1e-5)
@@ -181,7 +182,8 @@ def twice(draw: Callable[..., tuple[torch.Tensor, ...]]) -> Callable[..., tuple[
 def test_cosine_is_1_exactly_where_the_batch_is_its_half_twice(algo: str, monkeypatch) -> None:
     found = {}
     for doubled in (False, True):
-        learner, _ = make(CONFIGS[algo](gradient_cosine_interval=1))
+        learner, _ = make(CONFIGS[algo](log_norms=True))
+        learner.optimizer._interval = 1
         if doubled and algo == "ppo":
 
             def randperm(n: int, **_: Any) -> torch.Tensor:
@@ -211,7 +213,8 @@ def measured(interval: int) -> tuple[Optimizer, torch.Tensor, Local]:
     model = Two()
     rule = RMSProp(decay=0.0, eps=1.0, initial=0.0)
     sync = Local(FlatParameters(model), rule, None)
-    optimizer = Optimizer(sync, log_norms=True, gradient_cosine_interval=interval)
+    optimizer = Optimizer(sync, log_norms=True)
+    optimizer._interval = interval
     return optimizer, model.numbers, sync
 
 
@@ -265,7 +268,7 @@ def test_cosine_is_measured_every_so_many_updates() -> None:
 
 
 def test_what_the_model_itself_owns_is_the_layer_of_its_name() -> None:
-    update, _, _ = measured(interval=0)
+    update, _, _ = measured(interval=10)
     assert "step_norm/model" in update.names
 
 
@@ -296,17 +299,3 @@ def test_distance_is_from_the_initial_parameters_also_after_resuming(algo: str) 
     others._initial.mul_(2)  # as if initial parameters were other ones by now
     other.set_state(learner.get_state())
     assert torch.equal(others._initial, norms._initial)
-
-
-@pytest.mark.parametrize(
-    ("algo", "options", "message"),
-    [
-        ("a2c", {"gradient_cosine_interval": -1}, "gradient_cosine_interval is -1; it must be at"),
-        ("ppo", {"minibatch_size": 1}, "but minibatch_size is 1; use a larger minibatch_size"),
-        ("dqn", {"batch_size": 1}, "gradient_cosine_interval=5 compares half .* batch_size is 1"),
-    ],
-)
-def test_batch_without_halves_is_refused(algo: str, options: dict[str, Any], message: str) -> None:
-    config = {"a2c": A2CConfig, "ppo": PPOConfig, "dqn": DQNConfig}[algo]
-    with pytest.raises(ValueError, match=message):
-        config(**{"gradient_cosine_interval": 5, **options})

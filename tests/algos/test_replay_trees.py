@@ -167,7 +167,7 @@ def test_replay_goes_on_from_a_checkpoint_of_it_to_the_bit(name: str, tmp_path: 
     with played.sampler, played.server:
         for _ in range(7):
             replay.append(played.rollout())
-        path = save_checkpoint(tmp_path, 1, {"replay": replay.get_state()}, num_kept=1)
+        path = save_checkpoint(tmp_path, 1, {"replay": replay.get_state()})
         other.set_state(load_checkpoint(path)["replay"])
         for _ in range(3):
             batch = played.rollout()

@@ -48,7 +48,7 @@ def test_no_arguments_give_the_a2c_preset() -> None:
     [
         (
             "env=ms_pacman total_steps=3e6 num_envs=64 num_workers=3 sticky_actions=0.25 lr=1e-3 "
-            "observation_size=84x84 episodic_lives=false max_gradient_norm=none cpus=[0,2] "
+            "observation_size=84x84 episodic_lives=false max_gradient_norm=none info_keys=[a,b] "
             "run_dir=runs/1 reset_policy=wait",
             {
                 "env": "ms_pacman",
@@ -60,7 +60,7 @@ def test_no_arguments_give_the_a2c_preset() -> None:
                 "observation_size": "84x84",
                 "episodic_lives": False,
                 "max_gradient_norm": None,
-                "cpus": (0, 2),
+                "info_keys": ("a", "b"),
                 "run_dir": "runs/1",
                 "reset_policy": "wait",
             },
@@ -90,10 +90,10 @@ def test_option_becomes_its_value(arguments: str, expected: dict[str, Any]) -> N
 
 
 def test_options_of_a_program_are_those_of_the_command_line() -> None:
-    options = {"algo": "ppo", "lr": 1 / 3e4, "cpus": (0, 2), "seed": "3", "memory": None}
+    options = {"algo": "ppo", "lr": 1 / 3e4, "info_keys": ("a", "b"), "seed": "3", "memory": None}
     config = make_config(options | {"clip_value": True, "total_steps": 3e6, "sampler.num_envs": 64})
     assert (config.learner.lr, config.learner.clip_value) == (1 / 3e4, True)
-    assert (config.cpus, config.seed, config.memory) == ((0, 2), 3, None)
+    assert (config.info_keys, config.seed, config.memory) == (("a", "b"), 3, None)
     assert (config.total_steps, config.sampler.num_envs, config.sampler.horizon) == (3e6, 64, 32)
     with pytest.raises(ValueError, match="unknown option learning_rate; did you mean lr"):
         make_config({"learning_rate": 1e-3})
@@ -101,7 +101,7 @@ def test_options_of_a_program_are_those_of_the_command_line() -> None:
 
 @pytest.mark.parametrize("algo", PRESETS)
 def test_other_learners_get_the_options_of_the_first(algo: str) -> None:
-    options = {"cpus": (0, 1), "info_keys": ("a", "b"), "run_dir": "ü", "max_minutes": 1 / 3}
+    options = {"info_keys": ("a", "b"), "run_dir": "ü", "max_minutes": 1 / 3}
     for config in (PRESETS[algo](), dataclasses.replace(PRESETS[algo](), seed=2**60, **options)):
         found = from_texts(json.loads(json.dumps(to_texts(config))))
         assert found == config and repr(found) == repr(config)
@@ -151,7 +151,6 @@ algo=a2d | algo=a2d unknown a2c
 num_envs=many | sampler.num_envs=many must be: integer
 memory=rnn | memory=rnn must be: lstm|gru or none
 reset_policy=later | reset_policy=later immediate|wait
-cpus=0-3 | cpus=0-3 must be: list of integer
 env=${oc.env:HOME} | env=${oc.env:HOME} write the value itself
 resume= | resume= name one, or leave it out
 seed=1 seed=2 | seed is given twice
@@ -179,7 +178,6 @@ algo=ppo rmsprop_decay=1 | rmsprop_decay=1 algo=ppo, algo=a2c, a2c_b
 lr=1e-3,3e-4 | several values are for `sweep`
 
 total_steps=-1 | total_steps is -1
-gradient_cosine_interval=9 num_envs=1 num_groups=1 | num_envs is 1; larger num_envs
 algo=ppo num_envs=100 | num_envs=100 2048
 algo=ppo minibatch_size=500 | minibatch_size=500 rollout
 algo=cat_dqn num_atoms=100000 | num_atoms is 100000; from 1 to 10,000
@@ -194,7 +192,6 @@ algo=dqn previous_action_reward=true | previous_action_reward=true no effect mem
 algo=dqn memory=lstm burn_in=90 | burn_in=90 sequence_length=16, smaller burn
 algo=dqn memory=lstm batch_size=40 | batch_size=40 =16 use batch_size=48
 algo=dqn memory=lstm batch_size=160 learners=3 | batch_size=160 each of 3 learners batch_size=192
-algo=dqn memory=lstm batch_size=48 gradient_cosine_interval=1 | batch_size=48 two use batch_size=64
 algo=dqn burn_in=8 | burn_in=8 no effect memory is none
 algo=dqn memory=lstm sequence_length=0 | sequence_length is 0; at least
 algo=dqn memory=lstm burn_in=-1 | burn_in is -1; at least 0
@@ -323,7 +320,6 @@ model=nature env=CartPole-v1 | model=nature pictures
 
 total_step=5 | total_steps
 model=resnet | model is 'resnet'
-cpus=[4000] | 4000
 num_envs=2 num_workers=4 | num_workers
 run_dir=/dev/null/x | run_dir=/dev/null/x Not a directory
 """
@@ -353,11 +349,9 @@ device=cuda | device=cuda device=cpu or auto
 gpus=0 device=cuda | gpus=0 device=cuda
 algo=ppo learners=3 num_envs=6 horizon=512 | minibatch_size=512 3 learners; minibatch_size=384
 algo=ppo learners=3 | num_envs=8 3 learners num_envs=6
-algo=dqn learners=2 batch_size=2 gradient_cosine_interval=5 | batch_size=2 batch_size=4 or more
 WORLD_SIZE=two | WORLD_SIZE=two must be a number
 sync_period=2 | sync_period=2 Adam
 algo=ppo sync_period=2 | parallel.sync_period=2 no effect parallel.sync is all_reduce
-learner_timeout_seconds=0 | learner_timeout_seconds is 0.0; above 0
 on_learner_failure=continue | on_learner_failure=continue sync=store
 algo=rainbow reset_policy=wait | reset_policy=wait prioritized=true
 """

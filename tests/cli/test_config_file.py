@@ -39,8 +39,8 @@ OTHERWISE = {
     "paac": ["num_envs=6", "lr=0.0123456789", "max_gradient_norm=none"],
     "ga3c": ["num_envs=12", "num_groups=6", "tuner=false"],
     "a2c": ["env=catch", "num_workers=0", "num_envs=1", "num_groups=1", "decorrelation_steps=0"],
-    "a3c": ["num_workers=0", "learners=2", "cpus=[0,1]", "affinity=auto"],
-    "a2c_baselines": ["cpus=[0]", "affinity=auto", "total_steps=3e6", "atari.frame_skip=3"],
+    "a3c": ["num_workers=0", "learners=2", "info_keys=[a,b]", "affinity=auto"],
+    "a2c_baselines": ["info_keys=[a]", "affinity=auto", "total_steps=3e6", "atari.frame_skip=3"],
 }
 
 
@@ -77,8 +77,8 @@ def test_all_that_a_file_says_counts_as_given(run: str, given: str, same_as: str
 
 def test_keys_of_a_file_may_be_short_dotted_or_in_groups(tmp_path) -> None:
     text = "algo: ppo\nlr: 2e-3\ntotal_steps: 3e6\natari.frame_skip: 2\nsampler: {num_envs: 16}\n"
-    config = parse_arguments([written(tmp_path, text + "cpus: [0]\nrun_dir: old\n"), "seed=1"])
-    rest = "lr=2e-3 total_steps=3e6 frame_skip=2 num_envs=16 cpus=[0] seed=1"
+    config = parse_arguments([written(tmp_path, text + "info_keys: [a]\nrun_dir: old\n"), "seed=1"])
+    rest = "lr=2e-3 total_steps=3e6 frame_skip=2 num_envs=16 info_keys=[a] seed=1"
     assert config == parse_arguments(["algo=ppo", *rest.split()])
 
 
@@ -185,7 +185,6 @@ def test_options_in_a_file_are_those_of_all_runs_of_a_sweep(tmp_path) -> None:
 
 SWEEPS = """
 seeed: 1 & seed=0 | run seed=0: FILE: unknown option seeed
-cpus: [0] & seed=0 | run seed=0: FILE cpus share
 seed: 1 | a sweep needs lists of options
 seed: 1 & resume=x | FILE cannot be given with resume=x
 """

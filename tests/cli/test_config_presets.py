@@ -53,7 +53,7 @@ ppo_baselines: num_envs=8 horizon=128 minibatch_size=256 lr=0.00025 clip_range=0
 ppo_mujoco: num_envs=1 horizon=2048 minibatch_size=64 epochs=10 lr=0.0003 lr_schedule=linear
   clip_range=0.2 clip_schedule=constant clip_value=true gamma=0.99 gae_lambda=0.95
   entropy_coefficient=0.0 value_coefficient=0.25 max_gradient_norm=0.5 normalize_advantage=true
-  normalize_observation=true normalize_reward=true scale_actions=false adam_eps=1e-05
+  normalize_observation=true normalize_reward=true adam_eps=1e-05
   decorrelation_steps=0 total_steps=1_000_000
 ppo_mujoco num_envs=8 num_workers=none: num_envs=8 horizon=256
 dqn: num_envs=32 horizon=4 batch_size=32 lr=0.00025 rmsprop_decay=0.95 rmsprop_eps=1e-06
@@ -159,7 +159,7 @@ def test_adam_of_categorical_dqn_has_the_epsilon_of_its_batch() -> None:
     in_tiers(PRESETS, "a2c cat_dqn ga3c sac", " ".join(PRESETS)),
 )
 def test_written_config_read_back_is_the_same(name: str, tmp_path) -> None:
-    config = dataclasses.replace(PRESETS[name](), env="breakout", cpus=(0, 3), run_dir="x")
+    config = dataclasses.replace(PRESETS[name](), env="breakout", info_keys=("a",), run_dir="x")
     write_config(config, tmp_path / "config.yaml")
     assert read_config(tmp_path) == config
 

@@ -119,7 +119,7 @@ def test_option_file_without_options_is_a_message(text: str) -> None:
         parse_arguments(["config=options.yaml"])
 
 
-@pytest.mark.parametrize("text", ["parallel: 3.5", "cpus: {a: b}", "learner: [1]"])
+@pytest.mark.parametrize("text", ["parallel: 3.5", "info_keys: {a: b}", "learner: [1]"])
 def test_value_of_another_kind_in_a_run_is_a_message(text: str) -> None:
     Path("run/config.yaml").write_text(f"algo: a2c\nenv: catch\n{text}\n")
     with pytest.raises(ValueError, match=r"config\.yaml is not valid: ."):
@@ -144,7 +144,7 @@ def test_any_bytes_in_a_checkpoint_are_its_state_or_a_message(
     data: bytes, place: int, is_cut: bool
 ) -> None:
     state = {"counts": {"steps": 7}, "weight": torch.arange(40.0)}
-    path = save_checkpoint(Path("run"), 7, state, num_kept=1)
+    path = save_checkpoint(Path("run"), 7, state)
     whole = path.read_bytes()
     start = place * len(whole) // 2_000
     path.write_bytes(whole[:start] + data + (b"" if is_cut else whole[start + len(data) :]))

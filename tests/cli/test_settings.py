@@ -77,7 +77,6 @@ class OwnLearnerConfig(LearnerConfig):
         (AtariConfig, "sticky_actions", -0.1, "probability"),
         (ParallelConfig, "sync", "ring", "all_reduce|store"),
         (TrainConfig, "env", 3, "text"),
-        (TrainConfig, "cpus", 3, "list of integer"),
         (TrainConfig, "info_keys", "abc", "list of text"),
         (TrainConfig, "sampler", None, "an instance of SamplerConfig"),
         (TrainConfig, "learner", None, "an instance of a subclass of"),
@@ -85,7 +84,6 @@ class OwnLearnerConfig(LearnerConfig):
         (TrainConfig, "total_steps", 0, "at least 1"),
         (TrainConfig, "schedule_steps", -1, "at least 1"),
         (TrainConfig, "log_interval", -5, "at least 1"),
-        (TrainConfig, "num_checkpoints", 0, ""),
         (TrainConfig, "seed", -1, "from 0 to"),
         (TrainConfig, "evaluation_interval", -1, ""),
         (SweepOptions, "sweep_dir", "\udcff", "UTF-8 another name"),
@@ -122,8 +120,8 @@ def test_values_that_do_not_fit_together_are_refused(
 
 
 def test_lists_become_tuples_which_can_be_compared() -> None:
-    given: dict[str, Any] = {"cpus": [0, 1], "info_keys": ["x"]}
-    assert TrainConfig(**given) == TrainConfig(cpus=(0, 1), info_keys=("x",))
+    given: dict[str, Any] = {"info_keys": ["x"]}
+    assert TrainConfig(**given) == TrainConfig(info_keys=("x",))
 
 
 def test_numbers_of_numpy_become_those_that_can_be_saved() -> None:

@@ -18,7 +18,7 @@ LEARNING = {
     ),
     "parallel": "pull_steps sync sync_period",
     "learner": (
-        "adam_eps adam_eps_after_correction alpha batch_size "
+        "adam_eps alpha batch_size "
         "bootstrap_on_truncation buffer_size burn_in clip_range clip_schedule clip_value "
         "double dueling entropy_coefficient epochs epsilon_evaluation epsilon_final "
         "epsilon_per_env epsilon_steps exploration_fraction gae_lambda gamma "
@@ -27,7 +27,7 @@ LEARNING = {
         "normalize_advantage normalize_observation normalize_reward num_atoms optimizer precision "
         "munchausen noisy quantiles "
         "prioritized priority_alpha priority_beta priority_beta_steps q_lambda "
-        "rmsprop_decay rmsprop_eps rmsprop_initial scale_actions sequence_length "
+        "rmsprop_decay rmsprop_eps rmsprop_initial sequence_length "
         "target_kl target_update_interval tau training_intensity training_queue_size v_max v_min "
         "value_coefficient value_rescaling vtrace"
     ),

@@ -321,7 +321,6 @@ def test_agents_of_a_closed_sampler_are_not_released():
     [
         ({"reset_policy": "wait"}, "reset_policy is wait; .*immediate"),
         ({"num_workers": 3}, "num_workers is 3; .*none or 4"),
-        ({"one_group_per_worker": True}, "one_group_per_worker is true; .*GA3C"),
         ({"affinity": "rotate"}, "affinity is rotate; .*auto or off"),
         ({"max_agents": 3}, "max_agents is 3; .*num_groups=4"),
         ({"max_prediction_batch": 0}, "max_prediction_batch is 0; .*at least 1"),

@@ -48,7 +48,7 @@ from accel_rl.spaces import Leaf, discrete
 
 T, B, NUM_ACTIONS, NUM_ATOMS = 4, 8, 3, 5
 Make = Callable[[nn.Module, Any], GradientSync]
-MEASURED: Any = {"gradient_cosine_interval": 1}
+MEASURED: Any = {"log_norms": True}
 NORMALIZED: Any = {"normalize_observation": True, "normalize_reward": True}
 
 
@@ -204,9 +204,9 @@ def pqn(rank: int, size: int, sync_of: Make) -> Tensor:
 
 
 def train(learner: A2C | PPO | PQN | DQN, batches: list[RolloutTensors]) -> Tensor:
-    """The parameters at the end, and behind them the gradient cosine of each batch learned from."""
+    """The parameters at the end, and behind them the gradient cosines."""
     metrics = [learner.update(batch, 0.1 * number) for number, batch in enumerate(batches)]
-    cosines = [each["gradient_cosine"] for each in metrics if each]
+    cosines = [each["gradient_cosine"] for each in metrics if "gradient_cosine" in each]
     return torch.cat((learner.sync.parameters.parameter, torch.stack(cosines)))
 
 

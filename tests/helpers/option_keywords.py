@@ -8,7 +8,7 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 import accel_rl
-from accel_rl.options import list_options
+from accel_rl.options import alternatives, list_options
 from accel_rl.presets import PRESETS
 
 PATH = Path(accel_rl.__file__).with_name("keywords.py")
@@ -39,7 +39,7 @@ def make_keywords() -> str:
     kinds: dict[str, dict[str, None]] = {}
     for preset in PRESETS.values():
         for option in list_options(preset()):
-            texts = (text for kind in option.alternatives for text in _texts(kind))
+            texts = (text for kind in alternatives(option.type) for text in _texts(kind))
             kinds.setdefault(option.name, {}).update(dict.fromkeys(texts))
     for name in _OWN:
         del kinds[name]

@@ -98,7 +98,7 @@ def prefer_action(run_dir: Path, action: int, logit: float = 1000.0) -> None:
     bias.zero_()
     bias[action] = logit
     del state["format"]
-    save_checkpoint(run_dir, state["counts"]["steps"], state, num_kept=3)
+    save_checkpoint(run_dir, state["counts"]["steps"], state)
 
 
 class Pay:

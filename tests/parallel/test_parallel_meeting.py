@@ -139,7 +139,7 @@ KINDS = ["agent", "another launcher"]
 @pytest.mark.parametrize("kind", KINDS)
 def test_store_that_is_nowhere_is_told_with_its_address(kind, monkeypatch) -> None:
     address = elsewhere(kind, monkeypatch)
-    with pytest.raises(TeamError, match=f"{address} within learner_timeout_seconds=0.2"):
+    with pytest.raises(TeamError, match=f"{address} within 0.2 s"):
         meet_by_store(ONE_MACHINE[1], 0.2)
 
 

@@ -56,9 +56,9 @@ def test_files_of_foreign_names_in_a_run_stay_and_change_nothing(run_dir: Path) 
     made = [run_dir / "checkpoints" / name for name in FOREIGN_NAMES]
     for path in made:
         path.write_bytes(b"mine")
-    assert main([*COMMANDS["resume"], "num_checkpoints=1", "checkpoint_interval=10"]) == 0
+    assert main([*COMMANDS["resume"], "checkpoint_interval=10"]) == 0
     assert all(path.read_bytes() == b"mine" for path in made)
-    assert [path.name for path in list_checkpoints(run_dir)] == ["steps_000000000080.pt"]
+    assert list_checkpoints(run_dir)[-1].name == "steps_000000000080.pt"
 
 
 @pytest.mark.processes

@@ -72,7 +72,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def save(folder: Path, number: int) -> None:
     state = {"counts": {"steps": number}, "weight": torch.full((3_000,), float(number))}
-    save_checkpoint(folder, number, state, num_kept=1)
+    save_checkpoint(folder, number, state)
 
 
 WRITERS: dict[str, tuple[str, Callable[[Path, int], object]]] = {

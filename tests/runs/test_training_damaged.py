@@ -255,7 +255,7 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return save_checkpoint(tmp_path, 7, many_tensors(), num_kept=3)
+    return save_checkpoint(tmp_path, 7, many_tensors())
 
 
 def assert_noticed_or_without_effect(path: Path) -> bool:

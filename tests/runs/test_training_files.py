@@ -16,6 +16,7 @@ from saved_runs import quiet, trained
 from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
+from accel_rl.runs import checkpoint
 from accel_rl.runs.checkpoint import (
     list_checkpoints,
     load_checkpoint,
@@ -79,7 +80,7 @@ def state_of(number: int) -> dict:
 
 
 def test_checkpoint_read_back_has_the_same_tensors_and_counts_and_is_no_pickle(tmp_path) -> None:
-    path = save_checkpoint(tmp_path, 1_000_000, state_of(7), num_kept=3)
+    path = save_checkpoint(tmp_path, 1_000_000, state_of(7))
     assert path == tmp_path / "checkpoints" / "steps_000001000000.pt"
     for loaded in (load_checkpoint(path), torch.load(path, weights_only=True)):
         assert loaded["counts"] == {"steps": 7}
@@ -87,44 +88,47 @@ def test_checkpoint_read_back_has_the_same_tensors_and_counts_and_is_no_pickle(t
 
 
 def test_only_the_last_checkpoints_are_kept(tmp_path) -> None:
-    for steps in (5, 90, 1_000, 20_000):
-        save_checkpoint(tmp_path, steps, state_of(steps), num_kept=2)
+    for steps in (5, 90, 1_000, 20_000, 300_000):
+        save_checkpoint(tmp_path, steps, state_of(steps))
     kept = [load_checkpoint(path)["counts"]["steps"] for path in list_checkpoints(tmp_path)]
-    assert kept == [1_000, 20_000]
+    assert kept == [1_000, 20_000, 300_000]
 
 
-def test_parts_are_deleted_once_no_checkpoint_that_is_kept_needs_them(tmp_path) -> None:
+def test_parts_are_deleted_once_no_checkpoint_that_is_kept_needs_them(
+    tmp_path, monkeypatch
+) -> None:
     """Of two learners until step 200, and of one from there on."""
+    monkeypatch.setattr(checkpoint, "NUM_KEPT", 2)
 
     def parts() -> list[str]:
         return [name for name in names(tmp_path / "checkpoints") if name.startswith("part")]
 
     for steps in (100, 200):
-        save_part(tmp_path, steps - 10, 1, {}, num_kept=2)  # in a store they lag
-        save_checkpoint(tmp_path, steps, {"parts": {1: steps - 10}}, num_kept=2)
+        save_part(tmp_path, steps - 10, 1, {})  # in a store they lag
+        save_checkpoint(tmp_path, steps, {"parts": {1: steps - 10}})
     both = [f"part_{steps:012d}_learner_1.pt" for steps in (90, 190)]
     assert parts() == both
-    save_checkpoint(tmp_path, 300, {"parts": {}}, num_kept=2)
+    save_checkpoint(tmp_path, 300, {"parts": {}})
     assert parts() == both[1:]
-    save_checkpoint(tmp_path, 400, {"parts": None}, num_kept=2)
+    save_checkpoint(tmp_path, 400, {"parts": None})
     assert parts() == []
 
 
 def test_parts_that_checkpoints_name_stay_while_the_first_learner_saves_none(tmp_path) -> None:
     """It may evaluate for long, and the run may be killed meanwhile."""
     for steps in (100, 200):
-        save_part(tmp_path, steps, 1, {}, num_kept=2)
-        save_checkpoint(tmp_path, steps, {"parts": {1: steps}}, num_kept=2)
+        save_part(tmp_path, steps, 1, {})
+        save_checkpoint(tmp_path, steps, {"parts": {1: steps}})
     for steps in range(300, 900, 100):
-        save_part(tmp_path, steps, 1, {}, num_kept=2)
+        save_part(tmp_path, steps, 1, {})
     kept = [path.name for path in sorted((tmp_path / "checkpoints").glob("part_*"))]
-    assert kept == [part_path(tmp_path, steps, 1).name for steps in (100, 200, 600, 700, 800)]
+    assert kept == [part_path(tmp_path, steps, 1).name for steps in (100, 200, 500, 600, 700, 800)]
 
 
 def test_parts_stay_where_a_checkpoint_is_broken(tmp_path) -> None:
-    save_part(tmp_path, 90, 1, {}, num_kept=2)
-    save_checkpoint(tmp_path, 100, {"parts": {1: 90}}, num_kept=2).write_bytes(b"cut off")
-    save_checkpoint(tmp_path, 200, {"parts": {}}, num_kept=2)
+    save_part(tmp_path, 90, 1, {})
+    save_checkpoint(tmp_path, 100, {"parts": {1: 90}}).write_bytes(b"cut off")
+    save_checkpoint(tmp_path, 200, {"parts": {}})
     assert part_path(tmp_path, 90, 1).exists()
 
 
@@ -189,10 +193,10 @@ def test_checkpoints_of_another_run_are_not_deleted_through_a_link(tmp_path, cap
     before = names(other / "checkpoints")
     shutil.rmtree(run_dir / "checkpoints")
     (run_dir / "checkpoints").symlink_to(other / "checkpoints")
-    assert main(["train", f"resume={run_dir}", "total_steps=2000", "num_checkpoints=1"]) == 1
+    assert main(["train", f"resume={run_dir}", "total_steps=2000"]) == 1
     assert "checkpoints is a link" in capsys.readouterr().err
     with pytest.raises(ValueError, match="checkpoints is a link"):
-        save_checkpoint(run_dir, 50, state_of(50), num_kept=1)
+        save_checkpoint(run_dir, 50, state_of(50))
     assert names(other / "checkpoints") == before
 
 
@@ -201,7 +205,7 @@ def test_checkpoint_is_not_copied_in_memory(tmp_path) -> None:
     state = {"frames": torch.ones(50_000_000, dtype=torch.uint8)}
     tracemalloc.start()
     try:
-        save_checkpoint(tmp_path, 5, state, num_kept=1)
+        save_checkpoint(tmp_path, 5, state)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -76,7 +76,7 @@ def test_directory_without_a_run_or_checkpoint_is_refused(tmp_path) -> None:
 
 
 def test_checkpoint_is_the_last_or_the_one_asked_for(tmp_path) -> None:
-    first, last = (save_checkpoint(tmp_path, steps, {}, num_kept=3) for steps in (0, 1200))
+    first, last = (save_checkpoint(tmp_path, steps, {}) for steps in (0, 1200))
     assert find_checkpoint(tmp_path) == last
     assert find_checkpoint(tmp_path, 0) == first
     with pytest.raises(ValueError, match=r"no checkpoint of step 80; there are 0, 1200$"):

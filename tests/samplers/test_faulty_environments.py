@@ -24,8 +24,6 @@ CONFIG = SamplerConfig(
     num_groups=1,
     num_workers=1,
     decorrelation_steps=0,
-    step_timeout_seconds=100,
-    reset_timeout_seconds=20,
 )
 QUICK = {"segfaults", "closes_slowly"}
 SOME = {"hangs_in_c", "raises_interrupt", "returns_nan_reward", "closes_descriptors"}
@@ -35,6 +33,7 @@ SOME |= {"starts_session_and_raises", "starts_program", "raises_in_close"}
 @pytest.fixture(autouse=True)
 def pids(tmp_path, monkeypatch) -> Path:
     """A file for the programs that environments start, none of which may be left."""
+    monkeypatch.setattr("accel_rl.samplers.base.RESET_SECONDS", 20)
     monkeypatch.setenv("PIDS", str(tmp_path / "pids"))
     return tmp_path / "pids"
 

@@ -61,7 +61,7 @@ ONE = {"num_workers": 1}
         (SerialSampler, SCRIPTED, batch_of(SCRIPTED, "same_step"), {}),
         processes(ParallelSampler, Walk, WALKS, {**ONE, "reset_policy": "wait", "groups": 2}),
         slow_processes(ParallelSampler, Walk, WALKS, {"num_workers": 3}),
-        slow_processes(ParallelSampler, Walk, WALKS, {"groups": 3, "one_group_per_worker": True}),
+        slow_processes(ParallelSampler, Walk, WALKS, {"groups": 3}),
         slow_processes(ParallelSampler, ToyEnv, batch_of(ToyEnv, "same_step"), ONE),
         slow_processes(ParallelSampler, TELLING, batch_of(TELLING, "same_step"), ONE),
     ],

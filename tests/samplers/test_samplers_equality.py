@@ -38,19 +38,17 @@ def config(reset_policy: str = "immediate", groups: int = 1, **options: object) 
 @pytest.mark.slow
 @PROCESSES
 @pytest.mark.parametrize(
-    "make, reset_policy, groups, workers, is_one",
+    "make, reset_policy, groups, workers",
     [
-        (ToyEnv, "immediate", 2, 1, False),
-        (TELLING, "wait", 1, 1, False),
-        slow(ToyEnv, "immediate", 1, 3, False),
-        slow(TELLING, "wait", 3, 5, False),
-        slow(TELLING, "immediate", 2, 4, True),
-        slow(ToyEnv, "wait", 12, 12, True),
+        (ToyEnv, "immediate", 2, 1),
+        (TELLING, "wait", 1, 1),
+        slow(ToyEnv, "immediate", 1, 3),
+        slow(TELLING, "wait", 3, 5),
+        slow(ToyEnv, "wait", 12, 12),
     ],
 )
-def test_parallel_rollouts_equal_serial_ones(make, reset_policy, groups, workers, is_one):
-    shape = {"num_workers": workers, "one_group_per_worker": is_one}
-    options = config(reset_policy, groups, decorrelation_steps=5, **shape)
+def test_parallel_rollouts_equal_serial_ones(make, reset_policy, groups, workers):
+    options = config(reset_policy, groups, decorrelation_steps=5, num_workers=workers)
     with SerialSampler(make, config=options, seed=3) as serial:
         with ParallelSampler(make, config=options, seed=3) as parallel:
             for _ in range(10):

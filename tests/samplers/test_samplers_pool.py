@@ -27,32 +27,27 @@ def table_of(config: SamplerConfig, num_workers: int) -> list[list[range]]:
 
 
 @pytest.mark.parametrize(
-    "num_envs, groups, workers, is_one",
+    "num_envs, groups, workers",
     [
-        (16, 2, 3, False),
-        (16, 1, 16, False),
-        (16, 2, 15, False),
-        (128, 2, 15, False),
-        (64, 4, 15, False),
-        (8, 4, 5, False),
-        (12, 3, 3, True),
-        (10, 2, 4, True),
-        (64, 2, 2, False),
-        (2, 2, 1, False),
+        (16, 2, 3),
+        (16, 1, 16),
+        (16, 2, 15),
+        (128, 2, 15),
+        (64, 4, 15),
+        (8, 4, 5),
+        (64, 2, 2),
+        (2, 2, 1),
     ],
 )
-def test_every_environment_has_one_worker_and_shares_are_even(num_envs, groups, workers, is_one):
-    config = SamplerConfig(num_envs=num_envs, num_groups=groups, one_group_per_worker=is_one)
+def test_every_environment_has_one_worker_and_shares_are_even(num_envs, groups, workers):
+    config = SamplerConfig(num_envs=num_envs, num_groups=groups)
     columns = table_of(config, workers)
     assert sorted(b for worker in columns for group in worker for b in group) == [*range(num_envs)]
-    if not is_one:
-        assert max(sum(map(len, own)) for own in columns) == -(-num_envs // workers)
+    assert max(sum(map(len, own)) for own in columns) == -(-num_envs // workers)
     size = num_envs // groups
-    for worker, slices in enumerate(columns):
+    for slices in columns:
         for group, slice_ in enumerate(slices):
             assert all(b // size == group for b in slice_)
-            if is_one:
-                assert bool(slice_) == (worker % groups == group)
     for group in range(groups):
         held = [len(worker[group]) for worker in columns if worker[group]]
         assert max(held) - min(held) <= 1

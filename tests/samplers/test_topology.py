@@ -155,13 +155,12 @@ def test_gpu_numa_node_is_read_by_pci_address(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", MACHINES)
 def test_plan_never_leaves_the_mask_and_places_everybody(name: str) -> None:
     machine = MACHINES[name]
-    for drives_gpu, workers_per_core, num_workers, num_ranks in itertools.product(
-        (False, True), (1, 2, 3), (None, 1, 3, 100), (1, 2, 5)
+    for drives_gpu, num_workers, num_ranks in itertools.product(
+        (False, True), (None, 1, 3, 100), (1, 2, 5)
     ):
         for rank in range(num_ranks):
             plan = plan_cores(
                 num_workers=num_workers,
-                workers_per_core=workers_per_core,
                 drives_gpu=drives_gpu,
                 rank=rank,
                 num_ranks=num_ranks,
@@ -179,9 +178,6 @@ ALL_OF_CLOUD = (0, 1, 2, 3)
     ("machine", "options", "worker_cpus", "server_cpus"),
     [
         (DGX, {}, [(c, c + 40) for c in range(40)], range(80)),
-        # With hyperthreads each of two workers on a core has one, of group 0 and of group 1.
-        (DGX, {"workers_per_core": 2}, [(c + h,) for c in range(40) for h in (0, 40)], range(80)),
-        (CLOUD, {"workers_per_core": 2}, [(c // 2,) for c in range(8)], range(4)),
         (MASKED, {}, [(3,), (7,)], (3, 7)),
         (DGX, {"cpus": [60, 2, 42]}, [(2, 42), (60,)], (2, 42, 60)),
         # Workers that do not cover the cores may use all of them.
@@ -191,7 +187,6 @@ ALL_OF_CLOUD = (0, 1, 2, 3)
         (Machine(CLOUD.cores, 2.0), {"num_ranks": 2}, [(0, 1)], (0, 1)),
         (CLOUD, {"num_workers": 2, "drives_gpu": True}, [(1, 2, 3)] * 2, (0,)),
         (CLOUD, {"num_workers": 4}, [(0,), (1,), (2,), (3,)], range(4)),
-        (CLOUD, {"num_workers": 6, "workers_per_core": 2}, [ALL_OF_CLOUD] * 6, range(4)),
         (Machine(CLOUD.cores, 2.0), {}, [ALL_OF_CLOUD] * 2, range(4)),
     ],
 )
@@ -234,7 +229,6 @@ def test_cores_that_do_not_divide_are_all_given_out_once() -> None:
 def test_quota_below_the_cpu_count_lowers_the_number_of_workers(quota, expected) -> None:
     machine = Machine(CLOUD.cores, quota)
     assert len(plan_cores(machine=machine).worker_cpus) == expected
-    assert len(plan_cores(machine=machine, workers_per_core=2).worker_cpus) == 2 * expected
 
 
 @pytest.mark.parametrize(

@@ -103,15 +103,16 @@ def test_pictures_that_go_into_dense_layers_are_pointed_out(space: Any, is_told:
     assert not seen(found, network, "model=a:b")
 
 
-@pytest.mark.parametrize(("option", "share"), [("true", 0.32), ("false", 0.999)])
+@pytest.mark.parametrize(("algo", "share"), [("ppo", 0.32), ("ppo_mujoco", 0.999)])
 def test_actions_of_which_most_are_clipped_are_pointed_out(
-    option: str, share: float, tmp_path: Path
+    algo: str, share: float, tmp_path: Path
 ) -> None:
-    said = run("Narrow", tmp_path / "run", f"scale_actions={option}", "num_envs=16", "horizon=5")
+    sizes = ("num_envs=16", "horizon=5", "minibatch_size=40")
+    said = run("Narrow", tmp_path / "run", f"algo={algo}", *sizes)
     (row,) = csv.DictReader((tmp_path / "run" / "metrics.csv").read_text().splitlines())
     assert float(row["clipped_action_share"]) == pytest.approx(share, abs=0.15)
     assert ("of the floats in actions lie beyond their bounds" in said) == (share > 0.5)
-    assert ("bounds 0.001 to 0.001 from their middle" in said) == (option == "false")
+    assert ("bounds 0.001 to 0.001 from their middle" in said) == (algo == "ppo_mujoco")
 
 
 def test_error_of_an_environment_is_told_once_with_its_line(tmp_path: Path) -> None:

@@ -423,8 +423,8 @@ torch_rng_not_restored training/run.py training/test_training_torch_setup.py
 - torch.set_rng_state(saved["torch_rng"])
 + pass
 checkpoint_keeps_one_less runs/checkpoint.py training/test_training_loop.py
-- list_checkpoints(run_dir)[:-num_kept]
-+ list_checkpoints(run_dir)[: 1 - num_kept or None]
+- list_checkpoints(run_dir)[:-NUM_KEPT]
++ list_checkpoints(run_dir)[: 1 - NUM_KEPT or None]
 best_policy_kept_when_worse runs/checkpoint.py training/test_training_evaluation.py
 - if score > before and
 + if score == score and

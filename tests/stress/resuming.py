@@ -20,6 +20,13 @@ from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint, part_pat
 from accel_rl.training.train import train
 
 _RESUME_SECONDS = 300.0
+PROGRAM = """
+import sys
+from accel_rl.__main__ import main
+from accel_rl.runs import checkpoint
+checkpoint.NUM_KEPT = int(sys.argv[1])
+sys.exit(main(["train", *sys.argv[2:]]))
+"""
 
 
 class References:
@@ -41,20 +48,22 @@ class References:
     def _made(self, twin: tuple[str, ...]) -> Path:
         run_dir = self._folder / hashlib.sha1(" ".join(twin).encode()).hexdigest()[:12]
         if not run_dir.exists():
-            options = [each for each in twin if not each.startswith("num_checkpoints=")]
-            options += ["num_checkpoints=1000", f"run_dir={run_dir}"]
-            command(*options)
+            command(*twin, f"run_dir={run_dir}", keeping=1000)
         return run_dir
 
 
-def command(*options: str) -> None:
+def command(*options: str, keeping: int = 3) -> None:
     """Run accel_rl.
+
+    Args:
+        options: options of ``train``.
+        keeping: number of checkpoints to keep.
 
     Raises:
         RuntimeError: it failed; with what it has printed.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "accel_rl", "train", *options],
+        [sys.executable, "-c", PROGRAM, str(keeping), *options],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,

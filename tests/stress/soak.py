@@ -42,6 +42,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
 
+PROGRAM = """
+import sys
+from accel_rl.__main__ import main
+from accel_rl.samplers import pool
+pool.MAX_RESTARTS = 1_000_000
+sys.exit(main())
+"""
 WARM_UP_SHARE = 0.2
 """of the time"""
 KINDS = ("run", "worker")
@@ -140,14 +147,14 @@ def run(options: Options, folder: Path) -> tuple[Seen, int, int]:
     run_dir = folder / "run"
     arguments = [
         *(f"env={options.env}", *options.options.split(), f"run_dir={run_dir}"),
-        *("total_steps=100000000000", "on_worker_failure=restart", "max_worker_restarts=1000000"),
+        *("total_steps=100000000000", "on_worker_failure=restart"),
         *("log_interval=1024", "checkpoint_interval=51200"),
     ]
     rng, looks, paces = random.Random(0), list[Look](), list[Pace]()
     kills = 0
     with open(folder / "output", "wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "accel_rl", "train", *arguments],
+            [sys.executable, "-c", PROGRAM, "train", *arguments],
             cwd=Path(__file__).resolve().parents[2],
             stdout=output,
             stderr=output,

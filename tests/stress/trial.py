@@ -20,6 +20,7 @@ import warm
 from ways import (
     ANSWER_SECONDS,
     HOLD_SECONDS,
+    LEARNER_SECONDS,
     NAMED_SECONDS,
     ROOT,
     SHORT_HOLD_SECONDS,
@@ -69,6 +70,7 @@ class Processes:
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
         environment = os.environ | {
+            "ACCEL_RL_TIMEOUT_SECONDS": str(LEARNER_SECONDS),
             MARK: mark,
             "OMP_NUM_THREADS": "1",
             "TMPDIR": str(self.temporary),

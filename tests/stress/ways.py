@@ -14,7 +14,7 @@ INTERVAL = 400
 STEP_SECONDS = 2.0
 """``step_timeout_seconds`` of all ways with workers"""
 LEARNER_SECONDS = 8.0
-"""``learner_timeout_seconds`` of several learners"""
+"""``ACCEL_RL_TIMEOUT_SECONDS`` of several learners"""
 ANSWER_SECONDS = {"worker": STEP_SECONDS, "rank0": LEARNER_SECONDS, "rank1": LEARNER_SECONDS}
 """after which a process that is stopped by SIGSTOP has not answered in time"""
 HOLD_SECONDS = {"worker": 2 * STEP_SECONDS} | dict.fromkeys(
@@ -26,13 +26,13 @@ NAMED_SECONDS = 5.0
 """within which a casualty is named, after its death or the limit for an answer"""
 
 CATCH = ("env=catch", "num_envs=4", "seed=3", "decorrelation_steps=0")
-RECORDS = (f"log_interval={INTERVAL}", f"checkpoint_interval={INTERVAL}", "num_checkpoints=3")
+RECORDS = (f"log_interval={INTERVAL}", f"checkpoint_interval={INTERVAL}")
 TOTAL_STEPS = 8000
 LENGTH = (f"total_steps={TOTAL_STEPS}",)
 A2C = ("algo=a2c", *CATCH, *RECORDS, *LENGTH)
 WORKERS = ("learners=1", "num_workers=2", f"step_timeout_seconds={STEP_SECONDS}")
 RAISE = "on_worker_failure=raise"
-LEARNERS = ("learners=2", "num_workers=0", f"learner_timeout_seconds={LEARNER_SECONDS}")
+LEARNERS = ("learners=2", "num_workers=0")
 TORCHRUN = ("-m", "torch.distributed.run")
 TRAIN = ("-m", "accel_rl", "train")
 SCRIPT = "launch/train.py"

@@ -18,7 +18,7 @@ COMMON = ("env=catch", "num_workers=0", "decorrelation_steps=0", "log_norms=true
 
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    options = "algo=dqn num_envs=4 total_steps=1200 log_interval=200 gradient_cosine_interval=3"
+    options = "algo=dqn num_envs=4 total_steps=1200 log_interval=200"
     small = "learning_starts=200 buffer_size=1000"
     return trained(tmp_path_factory.mktemp("runs") / "run", *COMMON, *f"{options} {small}".split())
 

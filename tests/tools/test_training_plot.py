@@ -87,7 +87,7 @@ def test_runs_that_differ_in_the_seed_make_one_group(tmp_path) -> None:
 
 
 WATCHING = """evaluation_episodes=2 evaluation_interval=1000 log_norms=true gpus=0 learners=1
-gradient_cosine_interval=10 device=cpu step_timeout_seconds=7"""
+device=cpu step_timeout_seconds=7"""
 WORKERS = ["num_workers=1", "num_workers=2"]
 GROUPS: dict[str, tuple[str, list[str], list[str]]] = {
     "watching": ("steps", ["", WATCHING], ["a2c"]),

@@ -159,7 +159,7 @@ def test_learners_that_share_a_gpu_are_told_of_mps(
             ["algo=ga3c", "memory=lstm"],
             "cuda_graphs=on does not support memory=lstm.*cuda_graphs=auto",
         ),
-        (["gradient_cosine_interval=2"], "gradient_cosine_interval=2.*use cuda_graphs=auto"),
+        (["log_norms=true"], "log_norms=true.*use cuda_graphs=auto"),
         (["learners=2", "normalize_advantage=true"], "normalize_advantage=true of several"),
     ],
 )

@@ -1,7 +1,6 @@
 """Evaluations while a run goes on: the last one of all, and where they play."""
 
 import copy
-import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -125,19 +124,6 @@ def test_run_too_short_for_an_evaluation_lacks_none(tmp_path: Path) -> None:
         options = ["env=catch", "total_steps=1500", f"evaluation_interval={interval}"]
         config = parse_arguments(options)
         assert lacks_last_evaluation(tmp_path, config) == lacks
-
-
-@pytest.mark.processes
-def test_learner_that_has_a_part_of_the_given_cpus_evaluates_on_it(monkeypatch) -> None:
-    own, *others = sorted(os.sched_getaffinity(0))
-    monkeypatch.setattr(evaluation, "available_cpus", lambda: {own})
-    given = ",".join(map(str, [own, *others, 511]))
-    config = parse_arguments(["env=catch", f"cpus={given}"])
-    seeds = np.random.SeedSequence(0)
-    with make_evaluation_sampler(
-        config, 2, seeds, torch.device("cpu"), num_workers=None
-    ) as sampler:
-        assert {cpu for cpus in sampler.plan.worker_cpus for cpu in cpus} == {own}
 
 
 def test_evaluations_play_the_policy_for_evaluations() -> None:

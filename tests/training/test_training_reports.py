@@ -138,7 +138,7 @@ def test_part_that_was_saved_serves_a_checkpoint_of_a_later_step() -> None:
     records.steps = records._saved_steps = 1000
     records._team, records._progress, records._others = second, None, others
     records._has_unsaved_evaluation = False
-    records.save(None)
+    records.save_after_failure()
     with pytest.raises(TeamError, match="has not answered within"):
         others.await_parts(1010)
     records.save_last()

@@ -157,7 +157,7 @@ class WaitsOnOne(ToyEnv):
 @pytest.mark.parametrize("first_ready", [True, slow(False)])
 def test_group_that_is_ready_first_is_received_first_where_that_is_asked_for(first_ready, tmp_path):
     make_one, gate = partial(WaitsOnOne, tmp_path / "gate"), tmp_path / "gate"
-    env = VectorEnv(make_one, 4, num_workers=2, num_groups=2, one_group_per_worker=True)
+    env = VectorEnv(make_one, 4, num_workers=4, num_groups=2)
     env.reset()
     env.send([1, 1])
     env.send([0, 0])

@@ -20,7 +20,6 @@ from run_files import table
 from saved_runs import quiet
 
 from accel_rl.cli.parse import parse_arguments
-from accel_rl.cli.run import _given_timeout
 from accel_rl.parallel import Ranks, Team
 from accel_rl.runs.checkpoint import list_checkpoints, part_path
 from accel_rl.training.devices import check_learners
@@ -35,7 +34,7 @@ IN_STEP = {
     "own": "algo=test_own_algorithm:ratio decorrelation_steps=10",
     "pqn": "algo=pqn horizon=20 minibatch_size=20 num_workers=0",
     "prioritized-overlapped": f"{REPLAY} prioritized=true overlap=true num_workers=0",
-    "two-each": f"{REPLAY} gradient_cosine_interval=7 {EVALUATED} num_workers=0",
+    "two-each": f"{REPLAY} log_norms=true {EVALUATED} num_workers=0",
 }
 
 
@@ -85,7 +84,8 @@ def test_killed_launcher_takes_learners_and_workers_along_saved(tmp_path) -> Non
 @pytest.mark.nightly
 @pytest.mark.processes
 def test_stopped_learner_is_named_and_second_signal_kills_it(tmp_path) -> None:
-    with launched(tmp_path, *SMALL, ENDLESS, "learner_timeout_seconds=3") as run:
+    env = os.environ | {"OMP_NUM_THREADS": "1", "ACCEL_RL_TIMEOUT_SECONDS": "3"}
+    with launched(tmp_path, *SMALL, ENDLESS, env=env) as run:
         run.wait_for_rows()
         run.learner(1).suspend()
         assert run.process.stderr is not None
@@ -207,13 +207,6 @@ def test_run_directory_that_one_machine_does_not_see_is_refused(tmp_path) -> Non
     check_is_shared(tmp_path / "absent", Team(Ranks(0, 2, 0, 1)))
     with pytest.raises(ValueError, match=r"there is no .*/absent on .* that all machines see"):
         check_is_shared(tmp_path / "absent", second)
-
-
-def test_first_meeting_waits_as_long_as_the_command_line_says() -> None:
-    assert _given_timeout(["env=catch", "parallel.learner_timeout_seconds=7"]) == 7
-    assert _given_timeout(["learner_timeout_seconds=7.5"]) == 7.5
-    for arguments in ([], ["learner_timeout_seconds=-1"], ["learner_timeout_seconds=x"]):
-        assert _given_timeout(arguments) == 1800
 
 
 @pytest.mark.nightly

@@ -55,7 +55,7 @@ RUNS = {
     ),
     "dqn": (
         f"algo=dqn env=catch {REPLAY} horizon=4 prioritized=true overlap=true num_workers=0 "
-        "target_update_interval=160 epsilon_steps=300 log_norms=true gradient_cosine_interval=7"
+        "target_update_interval=160 epsilon_steps=300 log_norms=true"
     ),
     "rainbow": f"algo=rainbow env=catch {REPLAY} num_workers=2",
     "btr": f"algo=btr env=catch {REPLAY} num_workers=2 {EVALUATED}",
@@ -169,7 +169,7 @@ def with_replay(tmp_path_factory) -> Path:
 @pytest.mark.slow
 def test_options_that_messages_ask_to_raise_may_change(with_replay: Path, tmp_path) -> None:
     run_dir = shutil.copytree(with_replay, tmp_path / "run")
-    result = run(f"resume={run_dir}", "total_steps=200", "learner_timeout_seconds=60")
+    result = run(f"resume={run_dir}", "total_steps=200", "step_timeout_seconds=50")
     assert (result.status.steps, result.updates) == (200, 30)  # (200 - 80) * 4 / 16
     store = parse_arguments(["algo=a3c", "env=catch"])
     changes = ("on_learner_failure=continue", "step_timeout_seconds=50")

@@ -18,6 +18,7 @@ import numpy as np
 
 from accel_rl.config import TrainConfig
 from accel_rl.options import Kind, list_options
+from accel_rl.presets import find_preset, parameters_of
 from accel_rl.runs.saved import read_config
 from accel_rl.runs.tables import read_rows
 from accel_rl.runs.yaml_file import exact_text
@@ -166,7 +167,7 @@ def label_runs(configs: Sequence[TrainConfig], same: Container[str]) -> list[str
 
     If algorithms differ, options that all runs of each algorithm agree about are left out.
     """
-    options = [_values(config, same) for config in configs]
+    options = [option_texts(config, same) for config in configs]
     keys = list(dict.fromkeys(key for each in options for key in each))
     differing = [key for key in keys if len({each.get(key) for each in options}) > 1]
     algos = [config.algo for config in configs]
@@ -192,11 +193,25 @@ def label_runs(configs: Sequence[TrainConfig], same: Container[str]) -> list[str
     ]
 
 
-def _values(config: TrainConfig, same: Container[str]) -> dict[str, str]:
+def option_texts(config: TrainConfig, same: Container[str] = ()) -> dict[str, str]:
     """Return options as text, without those in ``same``; ``learners`` is the number of learners."""
     values = {option.key: exact_text(option.default) for option in list_options(config)}
     values["learners"] = str(config.num_learners)
     return {key: value for key, value in values.items() if key not in same}
+
+
+def command_of(config: TrainConfig) -> str:
+    """Return the command of a run, with what differs from the nearer of its preset's settings."""
+    make, named = find_preset(config.algo), ("algo", "env", "seed", "run_dir")
+    presets = [make(), *([make(is_image=False)] if "is_image" in parameters_of(make) else ())]
+    others = []
+    for preset in (option_texts(each) for each in presets):
+        given = option_texts(config, named).items()
+        others.append(
+            "".join(f" {key}={value}" for key, value in given if value != preset.get(key))
+        )
+    first = f"algo={config.algo} env={config.env} seed={config.seed}"
+    return f"accel_rl train {first}{min(others, key=len)}"
 
 
 def make_groups(curves: Sequence[SavedCurve], axis: Axis, column: str = SCORE) -> list[Group]:

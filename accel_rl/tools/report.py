@@ -20,22 +20,21 @@ from typing import Literal
 import numpy as np
 
 from accel_rl import __version__
-from accel_rl.options import list_options
-from accel_rl.presets import find_preset
 from accel_rl.runs.figures import Figure
 from accel_rl.runs.files import read_text, write_whole
 from accel_rl.runs.saved import read_config
 from accel_rl.runs.tables import EPISODE_WINDOW, read_rows
-from accel_rl.runs.yaml_file import exact_text
 from accel_rl.tools.compare import (
     COLUMNS,
     Axis,
     Group,
     by_env,
+    command_of,
     find_runs,
     format_x,
     headline,
     make_groups,
+    option_texts,
     read_curves,
 )
 from accel_rl.tools.intervals import METHOD
@@ -45,6 +44,7 @@ from accel_rl.training.progress import clock
 
 _MOST_FILM_BYTES = 32 << 20
 """a larger film is left out"""
+_MACHINE = re.compile(r"INFO (accel_rl .*?, torch .*?)(?:, load .*|; command: .*)?$", re.MULTILINE)
 _PARTS = {
     "waiting_for_simulators_share": ("simulators", "#d9c27e"),
     "inference_share": ("choosing actions", "#b3a0c8"),
@@ -84,7 +84,10 @@ def report(named: Sequence[str | Path], options: ReportOptions) -> Path:
             by_axis.setdefault(axis, make_groups(others, axis))
     shown = [run for group in groups for run in group.runs]
     facts, origins = _origins(shown, trust=options.trust)
-    body = facts + _headline(groups, options.x) + _curves(by_axis) + _scores(groups, options.x)
+    body = facts
+    for of_env in by_env(groups):
+        body += f"<p class='lead'>{escape(headline(of_env, options.x))}.</p>"
+    body += _curves(by_axis) + _scores(groups, options.x)
     body += _time_split(shown) + _film(shown) + origins
     older = [run for group in groups for run in group.left_out]
     reasons = "newer runs have the same options and seed", "no game has ended yet"
@@ -95,10 +98,6 @@ def report(named: Sequence[str | Path], options: ReportOptions) -> Path:
     title = folder.resolve().name if len(named) == 1 else f"{len(shown)} runs"
     write_whole(out, _page(title, body).encode())
     return out
-
-
-def _headline(groups: Sequence[Group], axis: Axis) -> str:
-    return "".join(f"<p class='lead'>{escape(headline(g, axis))}.</p>" for g in by_env(groups))
 
 
 def _curves(by_axis: dict[Axis, list[Group]]) -> str:
@@ -175,18 +174,13 @@ def _origins(runs: Sequence[Path], *, trust: bool) -> tuple[str, str]:
     rows, values, total = [], dict[str, list[str]](), 0.0
     for run in runs:
         config = read_config(run, trust=trust)
-        preset = {each.key: each.default for each in list_options(find_preset(config.algo)())}
-        given = [f"algo={config.algo}", f"env={config.env}", f"seed={config.seed}"]
-        for key, value in ((each.key, each.default) for each in list_options(config)):
-            values.setdefault(key, []).append(exact_text(value))
-            if value != preset.get(key) and key not in ("algo", "env", "seed", "run_dir"):
-                given.append(f"{key}={exact_text(value)}")
-        seconds = read_rows(run / "metrics.csv", "training_seconds")[-1]["training_seconds"]
-        total += seconds
+        for key, value in option_texts(config).items():
+            values.setdefault(key, []).append(value)
+        total += (seconds := read_rows(run / "metrics.csv")[-1]["training_seconds"])
         machines = ["an unknown machine"]
         with suppress(OSError, ValueError):
-            machines += re.findall(r"INFO (accel_rl \S+, torch .*)", read_text(run / "train.log"))
-        rows.append((run.name, clock(seconds), f"accel_rl train {' '.join(given)}", machines[-1]))
+            machines += _MACHINE.findall(read_text(run / "train.log"))
+        rows.append((run.name, clock(seconds), command_of(config), machines[-1]))
     places = dict.fromkeys(row[-1] for row in rows)
     where = next(iter(places)) if len(places) == 1 else f"{len(places)} machines, named below"
     facts = f"<p class='hint'>{clock(total)} of training on {escape(where)}</p>"

@@ -10,7 +10,9 @@ from matplotlib.figure import Figure
 from saved_runs import trained
 
 from accel_rl.__main__ import main
+from accel_rl.cli.parse import parse_arguments
 from accel_rl.tools import report as module
+from accel_rl.tools.compare import command_of
 from accel_rl.tools.report import ReportOptions, report
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>$$x$$"
@@ -77,6 +79,22 @@ def test_page_of_a_sweep_has_scores_time_split_commands_and_figures(sweep) -> No
         assert words in page.text
     assert len(page.named("svg")) == len(page.named("input")) == 3
     assert not page.named("script") and "prefers-color-scheme:dark" in path.read_text()
+
+
+@pytest.mark.parametrize("env", ["catch", "CartPole-v1"])
+def test_command_names_what_differs_from_the_preset_for_this_kind_of_observation(env: str) -> None:
+    config = parse_arguments(["algo=ppo", f"env={env}", "lr=0.5"])
+    assert command_of(config) == f"accel_rl train algo=ppo env={env} seed=0 learner.lr=0.5"
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_one_machine_with_another_load_and_command_is_one_machine(sweep) -> None:
+    log = sweep / "runs" / "low-1" / "train.log"
+    text = log.read_text()
+    (load,) = set(re.findall(r"load [\d.]+", text))
+    log.write_text(text.replace(load, "load 99.5").replace("command: ", "command: other "))
+    text = Page(report([sweep], ReportOptions())).text
+    assert "of training on accel_rl" in text and "machines, named below" not in text
 
 
 @pytest.mark.slow

@@ -182,7 +182,6 @@ PROGRAMS = (
     f"scaling/store_speed.py {TINY} rules=[adam] learners=[2]",
     f"ga3c/ga3c_speeds.py {TINY} game=catch networks=[mlp] num_envs=2",
     "scaling/scaling.py rounds=1 seconds=0.1 game=catch learners=[2] num_envs=4",
-    "speed/replay_speed.py rounds=1 seconds=0.1 size=600 peer_size=600 images=[36x36] peers=[]",
     "speed/learning_speed.py 'presets=[a2c model=mlp]' game=catch log_interval=80 seconds=0.05",
     "peers/peers.py rounds=1 seconds=0.1 algos=[a2c] networks=[preset] peers=[]",
 )

@@ -179,7 +179,6 @@ PROGRAMS = (
     f"speed/speed.py {TINY} kinds=[atari] envs_per_core=[2] peers=[ale]",
     f"speed/speed.py {TINY} kinds=[vector,batch] vector=CartPole-v1:4",
     f"speed/speed.py {TINY} kinds=[train] 'train=[algo=a2c env=catch learners=2 num_workers=0]'",
-    f"scaling/store_speed.py {TINY} rules=[adam] learners=[2]",
     f"ga3c/ga3c_speeds.py {TINY} game=catch networks=[mlp] num_envs=2",
     "scaling/scaling.py rounds=1 seconds=0.1 game=catch learners=[2] num_envs=4",
     "speed/learning_speed.py 'presets=[a2c model=mlp]' game=catch log_interval=80 seconds=0.05",

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import torch
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -31,11 +27,3 @@ def _children(task: Path) -> list[int]:
         return [int(child) for child in (task / "children").read_text().split()]
     except OSError:
         return []
-
-
-def wait_for(device: torch.device) -> None:
-    """Wait until a GPU has done everything; a CPU has."""
-    if device.type == "cuda":
-        import torch
-
-        torch.cuda.synchronize(device)

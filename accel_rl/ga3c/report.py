@@ -78,32 +78,43 @@ def draw_tuner(path: Path, rows: Sequence[Row], title: str) -> None:
         OSError: the file could not be written; the one before stays.
     """
     # Matplotlib takes a while to load.
-    from accel_rl.runs.figures import COLOURS, MaxNLocator, new_figure, plain, style_axes, to_png
+    from accel_rl.runs.figures import (
+        COLOURS,
+        MaxNLocator,
+        entitle,
+        name_ends,
+        new_figure,
+        style_axes,
+        to_png,
+    )
 
     names = ("seconds", "trainings_per_second", "is_kept", *_COUNTS)
     table = {name: np.array([row[name] for row in rows], np.float64) for name in names}
     minutes, rate, is_kept = table["seconds"] / 60, table["trainings_per_second"], table["is_kept"]
-    figure = new_figure(8.0, 6.4)
+    figure = new_figure(8.0, 5.4)
     speed, few, agents = figure.subplots(3, 1, sharex=True, height_ratios=(2, 1, 1))
     speed.plot(minutes, rate, color=COLOURS[0], linewidth=0.8, alpha=0.5)
-    for kept, face, label in ((1, COLOURS[0], "kept"), (0, "white", "given up")):
+    for kept, face in ((1, COLOURS[0]), (0, "white")):
         chosen = is_kept == kept
-        style = {"color": COLOURS[0], "markersize": 4, "markerfacecolor": face, "label": label}
+        style = {"color": COLOURS[0], "markersize": 4, "markerfacecolor": face}
         speed.plot(minutes[chosen], rate[chosen], "o", **style)
     speed.set_ylabel("updates a second")
-    for colour, (name, label) in zip(COLOURS[1:], _COUNTS.items(), strict=False):
-        axes = agents if name == "num_agents" else few
-        edges = np.append(0.0, minutes)  # a row tells of the window that ends with it
-        axes.stairs(table[name], edges, baseline=None, color=colour, linewidth=1.5, label=label)
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    few.set_ylabel("threads")
-    agents.set_ylabel("agents")
     agents.set_xlabel("minutes")
     for axes in (speed, few, agents):
-        axes.set_ylim(bottom=0)
-        axes.set_xlim(left=0)
+        axes.set_xlim(0, minutes[-1])
         style_axes(axes)
-    for axes in (speed, few):  # beside the lines, which may be anywhere
-        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-    figure.suptitle(plain(title), fontsize=11)
+    for axes, shown in ((few, ("num_trainers", "num_predictors")), (agents, ("num_agents",))):
+        ends = []
+        for name in shown:
+            colour = COLOURS[1 + list(_COUNTS).index(name)]
+            edges = np.append(0.0, minutes)  # a row tells of the window that ends with it
+            axes.stairs(table[name], edges, baseline=None, color=colour, linewidth=1.5)
+            ends.append((minutes[-1], table[name][-1], _COUNTS[name], colour))
+        axes.set_ylim(0, 1.1 * max(table[name].max() for name in shown))
+        axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+        name_ends(axes, ends)
+    speed.set_ylim(0, 1.1 * rate.max())
+    found = ", ".join(f"{table[name][-1]:.0f} {label}" for name, label in _COUNTS.items())
+    foot = f"{title}; filled: counts that were kept, hollow: given up"
+    entitle(figure, f"GA3C ends with {found}: {rate[-1]:.0f} updates a second", foot)
     write_whole(path, to_png(figure))

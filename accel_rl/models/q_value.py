@@ -115,7 +115,7 @@ class Levels(RandomLayer):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[N, F]`` to ``[N, K, F]``."""
-        number = torch.arange(NUM_COSINES, device=x.device)
+        number = torch.arange(NUM_COSINES, device=x.device, dtype=self.weight.dtype)
         cosines = (pi * number * self.of(x.shape[0]).unsqueeze(2)).cos()
         return x.unsqueeze(1) * F.relu_(super().forward(cosines))
 

@@ -62,6 +62,7 @@ CASES = {
     "ppo_240": ("algo=ppo num_envs=240 horizon=8 minibatch_size=480", "graphs overlap"),
     "pqn_120": ("algo=pqn num_envs=120 minibatch_size=120", "graphs overlap"),
     "rainbow_512": (f"algo=rainbow batch_size=512 num_envs=60 {REPLAY}", "graphs overlap"),
+    "btr_256": (f"algo=btr overlap=false {REPLAY}", "graphs eager overlap tf32"),
 }
 LONGEST_SECONDS = 25.0
 """that a figure may take beside its measurement: until learning begins and graphs are recorded"""

@@ -61,6 +61,7 @@ _DQN = DQNConfig(
 # A distribution begins uniform, and each copy to the target network narrows it and moves its mean
 # by `gamma`. So the range is around 0, and copies are frequent: see docs/algorithms/cat_dqn.md.
 _ATOMS = replace(_DQN, num_atoms=61, v_min=-30.0, v_max=30.0, target_update_interval=1_000)
+_QUANTILES = replace(_DQN, num_atoms=8, quantiles="implicit", target_update_interval=1_000)
 
 
 def a2c() -> TrainConfig:
@@ -129,6 +130,26 @@ def rainbow() -> TrainConfig:
     return _q_learning(presets.rainbow(), replace(learner, priority_beta_steps=REPLAY_STEPS))
 
 
+def iqn() -> TrainConfig:
+    """``cat_dqn`` with implicit quantiles instead of atoms; nothing else differs."""
+    return _q_learning(presets.iqn(), replace(_QUANTILES, num_atoms=32))
+
+
+def btr() -> TrainConfig:
+    """``rainbow`` with what BTR has instead of its parts, and with the network of the others."""
+    learner = replace(
+        _QUANTILES,
+        munchausen=True,
+        noisy=True,
+        dueling=True,
+        n_step=3,
+        prioritized=True,
+        priority_alpha=0.2,
+        priority_beta_steps=REPLAY_STEPS,
+    )
+    return replace(_q_learning(presets.btr(), learner), overlap=False)
+
+
 def async_dqn() -> TrainConfig:
     return _asynchronous(presets.async_dqn(), _DQN, 16, 4, REPLAY_STEPS)
 
@@ -146,6 +167,8 @@ ALGORITHMS: dict[str, Callable[[], TrainConfig]] = {
         double_dqn,
         cat_dqn,
         rainbow,
+        iqn,
+        btr,
         async_dqn,
         pqn,
     )

@@ -44,7 +44,12 @@ FAMILIES = {
     "A2C": {"a2c": "#08306b", "paac": "#2171b5", "a3c": "#6baed6", "ga3c": "#00a3a3"},
     "PPO": {"ppo": "#00592c", "appo": "#5bb974"},
     "Q-learning": {"dqn": "#8c2d04", "double_dqn": "#e6682e", "async_dqn": "#f4a582"},
-    "distributions": {"cat_dqn": "#54278f", "rainbow": "#a67fc9"},
+    "distributions": {
+        "cat_dqn": "#54278f",
+        "rainbow": "#a67fc9",
+        "iqn": "#c51b7d",
+        "btr": "#e9a3c9",
+    },
     "PQN": {"pqn": "#b8860b"},
 }
 Values = NDArray[np.float64]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import isfinite
 from typing import Any, ClassVar, Literal, Protocol
@@ -263,27 +263,13 @@ def check_learner(learner: Learner) -> None:
     for member in ("metric_names", "update", "get_state", "set_state"):
         if not hasattr(learner, member):
             raise ValueError(f"the learner {name} must define {member}, as accel_rl.algos.Learner")
-    check_call(f"{name}.update", learner.update, "batch", "progress", "steps")
-
-
-def check_call(name: str, function: Callable[..., object], *arguments: str) -> None:
-    """Check that a function takes arguments in an order.
-
-    Args:
-        name: the function's name in the message.
-        function: the function.
-        arguments: names of the arguments. Only their number counts.
-
-    Raises:
-        ValueError: It does not.
-    """
-    signature = inspect.signature(function)
+    signature = inspect.signature(learner.update)
     try:
-        signature.bind(*arguments)
+        signature.bind("batch", "progress", "steps")
     except TypeError as error:
         raise ValueError(
-            f"{name} must take the arguments ({', '.join(arguments)}); "
-            f"it takes ({', '.join(signature.parameters)})"
+            f"{name}.update must take the arguments (batch, progress, steps); it takes "
+            f"({', '.join(signature.parameters)})"
         ) from error
 
 

@@ -315,8 +315,11 @@ class Records:
 
         return draw_or_warn(draw, path, is_last=is_last)
 
-    def save(self, due: int) -> None:
+    def save(self, due: int | None) -> None:
         """Save a checkpoint, or this learner's part of checkpoints due after up to ``due`` steps.
+
+        Args:
+            due: None after a failure: save a checkpoint without the other learners' parts.
 
         Raises:
             OSError: it could not be written.
@@ -324,31 +327,13 @@ class Records:
             SamplerError: it was written without the simulators, which have failed.
             TeamError: another learner has not saved its part, or has other parameters.
         """
+        # After a failure, the simulators in a file that is there are worth more.
+        has_more = due is not None and self._has_unsaved_evaluation
         if self._progress is None:
             self._save_part(due)
-        elif self.steps != self._saved_steps or self._has_unsaved_evaluation:
-            self._save_checkpoint(due)
-
-    def save_after_failure(self) -> None:
-        """Save a checkpoint without the other learners' parts; errors are those of `save`."""
-        # If one is there already, the simulators in it are worth more than an evaluation.
-        if self._progress is not None and self.steps != self._saved_steps:
-            self._save_checkpoint(None)
-
-    def _save_part(self, due: int) -> None:
-        failure = None
-        if self.steps != self._saved_steps:
-            state = self._make_state()
-            own = {name: state[name] for name in PART}
-            save_part(self._run_dir, self.steps, self._team.ranks.rank, own)
-            self._saved_steps, failure = self.steps, state["failure"]
-        if self._others.are_in_step:
-            self._team.reach(FINGERPRINT, due, fingerprint(self._sync.parameters))
-        self._team.reach(SAVED, due, self._saved_steps)
-        if failure is not None:
-            raise failure
-
-    def _save_checkpoint(self, due: int | None) -> None:
+            return
+        if self.steps == self._saved_steps and not has_more:
+            return
         began, parts = perf_counter(), None
         self._refuse(self._learner_metrics.not_finite())
         if due is not None and self._team.ranks.size > 1:
@@ -362,6 +347,25 @@ class Records:
         _LOGGER.info("checkpoint after %s steps, in %.2f s", self.steps, perf_counter() - began)
         if failure is not None:
             raise failure
+
+    def _save_part(self, due: int | None) -> None:
+        if due is None:
+            return
+        failure = None
+        if self.steps != self._saved_steps:
+            state = self._make_state()
+            own = {name: state[name] for name in PART}
+            save_part(self._run_dir, self.steps, self._team.ranks.rank, own)
+            self._saved_steps, failure = self.steps, state["failure"]
+        if self._others.are_in_step:
+            self._team.reach(FINGERPRINT, due, fingerprint(self._sync.parameters))
+        self._team.reach(SAVED, due, self._saved_steps)
+        if failure is not None:
+            raise failure
+
+    def save_after_failure(self) -> None:
+        """Save a checkpoint without the other learners' parts; errors are those of `save`."""
+        self.save(None)
 
     def save_last(self) -> None:
         """Save at the end.

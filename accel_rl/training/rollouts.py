@@ -14,7 +14,7 @@ from accel_rl.agents import RolloutTensors
 from accel_rl.algos import Learner
 from accel_rl.envs.clipped import clipped_share
 from accel_rl.parallel import StoreSync
-from accel_rl.samplers import ActionServer, ParallelSampler, SamplerError, SamplerState
+from accel_rl.samplers import ActionServer, SamplerError, SamplerState
 from accel_rl.samplers.base import PolicyInput
 from accel_rl.samplers.block import count_nothing
 from accel_rl.samplers.sampler import RolloutSampler
@@ -136,12 +136,6 @@ class RolloutRun(Run):
     def extra_metrics(self) -> tuple[str, ...]:
         clips = any(leaf.is_clipped for _, leaf in leaves_of(self.sampler.env_spec.action))
         return (*[LAG] * (self.overlapped is not None), *[CLIPPED] * clips)
-
-    @property
-    def place(self) -> str:
-        if isinstance(self.sampler, ParallelSampler):
-            return f"in {self.sampler.plan.describe()}"
-        return super().place
 
     def start(
         self, saved: Mapping[str, Any] | None, look: Callable[[int], object] = count_nothing

@@ -79,7 +79,8 @@ class Run(ABC):
     @property
     def place(self) -> str:
         """Text that says where the environments are stepped."""
-        return "in this process"
+        plan = getattr(self.sampler, "plan", None)
+        return "in this process" if plan is None else f"in {plan.describe()}"
 
     def open(
         self,

@@ -97,13 +97,9 @@ class TapedRecords(Records):
         self.tape.append(f"row {self.steps}")
         super().write_row(alone=alone)
 
-    def save(self, due: int) -> None:
+    def save(self, due: int | None) -> None:
         self.tape.append(f"save {self.steps}")
         super().save(due)
-
-    def save_after_failure(self) -> None:
-        self.tape.append(f"save {self.steps}")
-        super().save_after_failure()
 
     def draw_curve(self, *, is_last: bool = False) -> bool:
         self.tape.append(f"curve {self.steps}")

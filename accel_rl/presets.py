@@ -36,12 +36,14 @@ _SAMPLER = SamplerConfig(
 _SMALL = replace(_SAMPLER, num_groups=1, num_workers=0, decorrelation_steps=0)
 """of tasks whose simulators take less time than a message to another process"""
 _SMALL_A2C = A2CConfig(
-    lr=2e-3,
+    lr=3e-3,
     lr_schedule="linear",
     gae_lambda=0.9,
     entropy_coefficient=0.0,
     value_coefficient=0.5,
     normalize_advantage=True,
+    rmsprop_decay=0.99,
+    rmsprop_eps=1e-5,
 )
 _SMALL_PQN = PQNConfig(lr=1e-3, lr_schedule="linear", q_lambda=0.9, epochs=4, minibatch_size=64)
 _SMALL_PPO: dict[str, Any] = {
@@ -71,13 +73,13 @@ def a2c(is_image: bool = True) -> TrainConfig:
     (section 5.1). 25 M steps is the length of the paper's policy-gradient runs (table 1).
 
     Observations that are no images have settings for small tasks: 4 simulators in the process that
-    learns, horizon 8, learning rate 2e-3 falling to 0, normalised advantages, no entropy bonus.
+    learns, horizon 16, learning rate 3e-3 falling to 0, normalised advantages, no entropy bonus.
 
     Deviations: a time limit and a lost extra life are treated otherwise than in the published code,
     and the square-root rule has no exception at 512 simulators. docs/algorithms/a2c.md lists all.
     """
     if not is_image:
-        return _small("a2c", 4, 8, _SMALL_A2C)
+        return _small("a2c", 4, 16, _SMALL_A2C)
     return TrainConfig(algo="a2c", total_steps=25_000_000, sampler=_A2C_SAMPLER)
 
 

@@ -63,12 +63,6 @@ def test_unknown_keyword_is_answered_as_on_the_command_line() -> None:
         accel_rl.train(env="catch", learning_rate=1e-3)  # type: ignore[call-arg]
 
 
-def test_values_of_numpy_are_options(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"lr": np.float32(0.5), "total_steps": np.int64(80)}
-    config = accel_rl.train(env="catch", run_dir=tmp_path / "run", **{**QUICK, **options}).config
-    assert config.learner.lr == 0.5 and config.total_steps == 80  # type: ignore[attr-defined]
-
-
 def test_run_plays_plots_films_and_shows_itself(run: Run, tmp_path: Path) -> None:
     report = run.evaluate(episodes=3, quiet=True)
     assert report.num_games >= 3 and report.mean is not None
@@ -117,11 +111,6 @@ def test_environment_has_the_name_under_which_others_import_it(env: Any, name: s
     assert name_for_configs(env) == name
 
 
-def test_object_that_makes_no_environment_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"env is 3; it must be a name, or a function"):
-        accel_rl.train(env=3)  # type: ignore[arg-type]
-
-
 def test_rows_are_seen_and_end_the_run(tmp_path: Path) -> None:
     steps = []
 
@@ -129,9 +118,10 @@ def test_rows_are_seen_and_end_the_run(tmp_path: Path) -> None:
         steps.append(row["steps"])
         return row["steps"] >= 160
 
-    options: dict[str, Any] = {**QUICK, "log_interval": 80, "run_dir": tmp_path / "run"}
-    accel_rl.train(env="catch", total_steps=8000, on_row=watch, **options)
+    options: dict[str, Any] = {**QUICK, "log_interval": np.int64(80), "lr": np.float32(0.5)}
+    run = accel_rl.train(env="catch", on_row=watch, run_dir=tmp_path / "run", **options)
     assert steps == [80, 160]
+    assert run.config.learner.lr == 0.5  # type: ignore[attr-defined]
 
 
 def test_run_stops_at_a_score(tmp_path: Path) -> None:

@@ -229,14 +229,6 @@ def step(optimizer: Optimizer, summands: torch.Tensor, num: int = 1, **metrics: 
     optimizer.minimize(lambda batch: (summands, metrics), batch, lr=0.1)
 
 
-def test_orthogonal_halves_have_a_cosine_of_one_over_the_root_of_two() -> None:
-    # Gradients (2, 0) and (0, 2) of the halves, (2, 2) of all: 4 / (2 * sqrt(8)) = 1 / sqrt(2).
-    update, numbers, sync = measured(interval=1)
-    step(update, numbers.repeat(2))
-    assert sync.parameters.gradient[:2].tolist() == [2, 2]
-    assert update.take_metrics()["gradient_cosine"].item() == pytest.approx(0.5**0.5)
-
-
 def test_half_is_every_other_sample_weighted_by_the_number_of_samples(monkeypatch) -> None:
     # Two learners share an update: this one's half has the gradient (1, 0) and 3 samples, that of
     # the other is (0, 4) in all, so the half's is (3, 4); of both batches it is (1, 1).

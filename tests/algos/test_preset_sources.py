@@ -119,9 +119,8 @@ def test_run_clips_by_the_limit_of_its_options(options: str) -> None:
         parts.close()
 
 
-@pytest.mark.parametrize("eps", [1e-6, 1e-8])
 @pytest.mark.parametrize("scale", [1.0, 1e-7])
-def test_advantages_are_normalised_by_the_formula(eps: float, scale: float) -> None:
+def test_advantages_are_normalised_by_the_formula(scale: float) -> None:
     """In ppo2: ``(advs - advs.mean()) / (advs.std() + 1e-8)``, which is the population's."""
     rng = np.random.default_rng(0)
     advantage = scale * (3 + rng.standard_normal(64))

@@ -36,7 +36,6 @@ MAKE: dict[str, Any] = {
     "queued": make_queued,
 }
 
-
 Name = Literal["left", "right"]
 
 

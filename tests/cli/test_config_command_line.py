@@ -158,13 +158,11 @@ seed=1 seed=2 | seed is given twice
 breakout | 'breakout' key=value
 =3 | '=3' key=value
 
-num_workers=x | num_workers=x must be: integer or none
 algo=sarsa | algo=sarsa unknown a2c, a2c_baselines, a3c, paac, ga3c
 num_envs= | sampler.num_envs= must be: integer
 num_envs=[1 | sampler.num_envs=[1 must be
 sticky_actions=often | atari.sticky_actions=often must be: number
 clip_reward=perhaps | clip_reward=perhaps must be: true|false
-device=tpu | device=tpu must be: auto|cpu|cuda
 run_dir=??? | run_dir=??? write the value itself
 num_envs=4 sampler.num_envs=8 | sampler.num_envs is given twice
 --seed | without dashes: seed=VALUE

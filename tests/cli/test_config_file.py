@@ -105,17 +105,11 @@ seed: 1 & resume=runs/x | cannot be given with resume=runs/x
 - seed | holds no options
 
 sampler: {num_env: 8} | : unknown option sampler.num_env; did you mean
-sampler: 3 | : sampler group of options
-algo: pppo | : algo=pppo unknown ppo
-epochs: 3 | : epochs=3 algo=a2c, no such
 lr: 1;learner: {lr: 2} | : learner.lr is given twice
 sampler: {num_envs: 8};sampler.num_envs: 4 | : sampler.num_envs is given twice
 config: a | : unknown option config
-num_envs: many | : sampler.num_envs=many must be: integer
 env: ${HOME} | cannot be read: env is ${HOME}
-env: ??? | : env=??? write the value itself
 env: catch & atari.frame_skip=2 | : atari.frame_skip=2 no effect env=catch
-algo: ppo & num_envs=100 | : num_envs=100 2048
 a: 1;  b: 2 | cannot be read: line 2: mapping values
 seed: @ | cannot be read: line 1: found character
 """

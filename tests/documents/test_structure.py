@@ -259,9 +259,3 @@ def test_all_of_vector_can_be_imported_without_the_libraries_of_its_adapters(
     names: dict[str, object] = {}
     exec("from accel_rl.vector import *", names)
     assert "VectorEnv" in names and "SB3VecEnv" not in names
-
-
-def test_each_file_of_the_gpu_folder_carries_the_marker() -> None:
-    paths = [*(ROOT / "tests" / "gpu").glob("test_*.py")]
-    marker = re.compile(r"^pytestmark = .*\n?.*\bmark\.gpu", re.MULTILINE)
-    assert paths and all(marker.search(path.read_text()) for path in paths)

@@ -188,9 +188,7 @@ class DefaultGenerator:
 
 _generators = tuple(DefaultGenerator() for _ in range(_device.device_count()))
 
-
 _pools = itertools.count(1)
-
 
 vars(torch.cuda).update(
     default_generators=_generators,

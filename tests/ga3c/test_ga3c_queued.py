@@ -182,16 +182,6 @@ def test_episodes_are_counted_once_with_their_returns_and_lengths():
     assert any(e.truncated for e in episodes) and not all(e.truncated for e in episodes)
 
 
-def test_first_episode_is_not_reported_when_decorrelated():
-    options = {"decorrelation_steps": 4, "seed": SEED}
-    with make_sampler(partial(ScriptedEnv, "....t"), 2, 2, **options) as sampler:
-        segments = serve_until(sampler, 400)
-        episodes = sampler.take_episodes()
-    assert all(episode.episode_length == 5 for episode in episodes)
-    games = [segment.observation[-1, 0] for segment in segments if segment.observation[-1, 2] == 4]
-    assert len(games) >= len(episodes) >= len(games) - 4 - 4
-
-
 @SLOW
 def test_unfinished_episodes_of_those_that_go_are_not_reported():
     """Games of 50 steps; agents live for less, but for one."""

@@ -145,18 +145,6 @@ def test_segments_are_those_of_the_paper_wherever_episodes_end(
             )
 
 
-def test_returns_of_one_segment_by_hand():
-    play = Play(["......t"], horizon=3)
-    for version, value in enumerate([0.0, 0.0, 0.0, 10.0]):
-        play.serve(np.array([0]), np.array([value]), version)
-    (segment,) = play.segments[0]
-    # Observations (1, 0, t) make actions 1, 2, 3, and these the rewards; V = 10 behind them:
-    # 3 + 0.9 * 10 = 12; 2 + 0.9 * 12 = 12.8; 1 + 0.9 * 12.8 = 12.52
-    assert segment.action.tolist() == [1, 2, 3]
-    assert segment.return_.tolist() == pytest.approx([12.52, 12.8, 12.0])
-    assert segment.version.tolist() == [0, 1, 2] and len(segment) == 3
-
-
 class BatchPlay(Play):
     """Columns are batches that reset in the next step."""
 

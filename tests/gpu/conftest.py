@@ -1,13 +1,23 @@
-"""Fixtures for the tests that need a GPU."""
+"""Marks and fixtures for the tests that need a GPU."""
 
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import pytest
 import torch
 
 Forbidding = Callable[[], AbstractContextManager[None]]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for module in {item.getparent(pytest.Module) for item in items}:
+        if module is not None and module.path.parent == Path(__file__).parent:
+            module.add_marker(pytest.mark.gpu)
+            has_none = not torch.cuda.is_available()
+            module.add_marker(pytest.mark.skipif(has_none, reason="needs a CUDA device"))
 
 
 @pytest.fixture

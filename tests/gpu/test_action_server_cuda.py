@@ -21,11 +21,6 @@ from accel_rl.parallel import FlatParameters, Local
 from accel_rl.samplers import ActionServer, ParallelSampler, SamplerConfig, SerialSampler
 from accel_rl.spaces import Leaf, Space, random_values, tensor_views
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 
 def make_agent(device: torch.device, lstm: bool = False) -> PolicyAgent:
     torch.manual_seed(0)

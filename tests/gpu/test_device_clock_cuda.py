@@ -11,11 +11,6 @@ from accel_rl.training.device_clock import EventClock
 
 IS_EMULATED = "EMULATED_GPU" in os.environ
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 
 def test_wait_for_what_was_enqueued_is_told_without_another_wait(
     forbidding_waits: Any, monkeypatch: pytest.MonkeyPatch

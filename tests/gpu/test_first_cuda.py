@@ -4,14 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from benchmarks.gpu_day import first
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
 
 
 def test_each_way_is_measured_and_each_failure_is_a_line(

@@ -24,10 +24,6 @@ from accel_rl.samplers import SamplerConfig
 from accel_rl.spaces import Leaf
 from accel_rl.training.train import train
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"),
-]
 IS_EMULATED = "EMULATED_GPU" in os.environ
 LEARNER = GA3CConfig(
     lr=3e-3, loss_reduction="mean", rmsprop_eps=1e-3, rmsprop_initial=0.0, tuner=False

@@ -25,11 +25,6 @@ from accel_rl.parallel import (
 from accel_rl.parallel.meeting import MachineStore
 from accel_rl.system.registration import register, unregister
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 
 @pytest.mark.parametrize("is_as_in_runs", [False, True])
 def test_all_reduce_of_one_learner_through_nccl_is_the_local_rule(is_as_in_runs: bool) -> None:

@@ -18,10 +18,6 @@ from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.samplers import ActionServer
 from accel_rl.training.train import train
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
-]
 SMALL = ("env=catch", "num_envs=16", "num_workers=2", "log_interval=400", "overlap=true")
 ALGORITHMS = {
     "a2c": ("algo=a2c",),

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from made_rollouts import learner_of, made_rollout
 from replay_worlds import everything
@@ -16,10 +15,6 @@ from accel_rl.envs import EnvSpec
 from accel_rl.parallel import Local
 from accel_rl.spaces import Leaf, discrete
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 T, B = 4, 6
 ENV = EnvSpec(

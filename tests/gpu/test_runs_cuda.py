@@ -12,11 +12,7 @@ import torch
 
 from accel_rl.__main__ import main
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-    pytest.mark.timeout(400),
-]
+pytestmark = pytest.mark.timeout(400)
 IS_EMULATED = "EMULATED_GPU" in os.environ
 RAINBOW = ["algo=rainbow", "model=mlp", "buffer_size=4000", "learning_starts=1000", "batch_size=32"]
 

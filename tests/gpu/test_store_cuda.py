@@ -18,11 +18,6 @@ from accel_rl.parallel import (
 )
 from accel_rl.parallel.rules import UpdateRule
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-
 ADAM = Adam(eps=1e-5)
 RULES = {"rmsprop": RMSProp(decay=0.9, eps=1e-6, initial=0.0), "adam": ADAM}
 

@@ -42,27 +42,6 @@ def test_mask_of_any_dtype_allows_what_is_not_zero(dtype: str) -> None:
     assert set(sample_categorical(logits, noise, mask).tolist()) == {1, 2}
 
 
-def test_greedy_agent_takes_the_most_probable_action_whatever_the_uniform() -> None:
-    torch.manual_seed(0)
-    agent = PolicyAgent(make_model("mlp", Leaf((3,), np.dtype(np.float32)), 5))
-    observation, noise = torch.randn(64, 3), torch.rand(64, dtype=torch.float64)
-    best = agent.evaluate(observation).logits.argmax(1)
-    assert torch.equal(agent.greedy().act(observation, noise, slice(0, 64)), best)
-    assert not torch.equal(agent.act(observation, noise, slice(0, 64)), best)
-
-
-def test_act_depends_on_each_row_alone() -> None:
-    torch.manual_seed(0)
-    agent = PolicyAgent(make_model("mlp", Leaf((3,), np.dtype(np.float32)), 5))
-    observation, noise = torch.randn(8, 3), torch.rand(8, dtype=torch.float64)
-    together = agent.act(observation, noise, slice(0, 8))
-    alone = [
-        agent.act(observation[i : i + 1], noise[i : i + 1], slice(i, i + 1)).item()
-        for i in range(8)
-    ]
-    assert together.tolist() == alone
-
-
 class Boltzmann(QAgent):
     """Draws from a softmax over values."""
 

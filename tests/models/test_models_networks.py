@@ -194,23 +194,23 @@ def test_initial_weights_of_paac_lie_within_the_root_of_their_inputs(
         ((4, 104, 80), "uint8", "ImageNetwork"),
         ((1, 10, 5), "uint8", "MLP"),
         ((4, 104, 80), "float32", "ImageNetwork"),
-        ((4,), "float32", "MLP"),
+        ((4,), "float64", "MLP"),
+        ((10, 5), "bool", "MLP"),
+        ((), "int64", "MLP"),
     ],
-    ids=["image", "tiny_image", "floats", "vector"],
+    ids=["image", "tiny_image", "floats", "vector", "board", "scalar"],
 )
-def test_auto_chooses_network_by_observation(
+def test_auto_chooses_a_network_that_takes_the_observation(
     shape: tuple[int, ...], dtype: str, expected: str
 ) -> None:
-    assert type(make_model("auto", Leaf(shape, np.dtype(dtype)), 2)).__name__ == expected
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "int64", "float64", "bool"])
-def test_mlp_takes_any_dtype_and_shape(dtype: str) -> None:
-    model = make_model("mlp", Leaf((10, 5), np.dtype(dtype)), 3)
-    output = model(torch.from_numpy(np.ones((7, 10, 5), dtype)))
-    assert output.logits.shape == (7, 3)
-    assert output.value.shape == (7,)
+    model = make_model("auto", Leaf(shape, np.dtype(dtype)), 2)
+    assert type(model).__name__ == expected
+    observation = torch.from_numpy(np.ones((7, *shape), dtype))
+    output = model(observation)
+    assert (output.logits.shape, output.value.shape) == ((7, 2), (7,))
     assert output.logits.dtype == output.value.dtype == torch.float32
+    values = make_model("auto", Leaf(shape, np.dtype(dtype)), QHead(2))(observation)
+    assert (values.shape, values.dtype) == ((7, 2, 1), torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -232,12 +232,6 @@ def test_network_that_does_not_fit_is_refused(
     with pytest.raises(ValueError, match=words(said)):
         make_model(name, Leaf(shape, np.dtype(dtype)), head)
     make_model("mlp", Leaf(shape, np.dtype(dtype)), 2)
-
-
-def test_mlp_takes_scalar_observations() -> None:
-    states = torch.arange(3)
-    assert make_model("auto", Leaf((), np.dtype(np.int64)), 2)(states).logits.shape == (3, 2)
-    assert make_model("auto", Leaf((), np.dtype(np.int64)), QHead(2))(states).shape == (3, 2, 1)
 
 
 def plain_pqn_layers(model: NormalizedQNetwork) -> torch.nn.Module:

@@ -51,14 +51,6 @@ def test_function_for_q_learning_is_given_atoms_and_what_the_algorithm_asks_for(
     assert model(torch.zeros(7, 4)).shape == (7, A, 5)
 
 
-def test_class_is_a_function_that_makes_one(monkeypatch) -> None:
-    class Mine(Net):
-        def __init__(self, observation_shape: Any, num_actions: Any) -> None:
-            super().__init__()
-
-    assert isinstance(make_own(Mine, monkeypatch), Mine)
-
-
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "float64", "bool"])
 def test_forward_is_given_the_dtype_of_the_environment(dtype: str, monkeypatch) -> None:
     class Mine(Net):

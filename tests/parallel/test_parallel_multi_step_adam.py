@@ -118,19 +118,6 @@ def test_two_learners_with_different_periods_equal_the_slow_version(store: Param
         assert [*found, count] == pytest.approx(central, rel=1e-10)
 
 
-def test_two_steps_of_one_learner_equal_hand_computed(store: ParameterStore) -> None:
-    # g = 1 then 2: mean = 0.9 * 0.1 * 1 + 0.1 * 2 = 0.29
-    # mean_square = 0.99 * 0.01 * 1 + 0.01 * 4 = 0.0499
-    sync = MultiStepAdam(zeros(), store, RULE, None, 2)
-    step(sync, np.full(SIZE, 1.0))
-    assert store.read()[0]["parameters"].unique().tolist() == [0]  # not before the period is over
-    step(sync, np.full(SIZE, 2.0))
-    flats, count = store.read()
-    assert flats["mean"][0].item() == pytest.approx(0.29)
-    assert flats["mean_square"][0].item() == pytest.approx(0.0499)
-    assert count == 2
-
-
 def test_steps_left_over_reach_the_store_with_the_next_pull(store: ParameterStore) -> None:
     gradients = np.random.default_rng(2).normal(size=(4, SIZE))
     sync, other = (MultiStepAdam(zeros(), store, RULE, None, 3) for _ in range(2))

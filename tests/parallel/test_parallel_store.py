@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 from collections.abc import Iterator
@@ -197,7 +198,7 @@ def test_lag_counts_updates_of_others_since_the_last_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("saves_shared", "loads_shared"), [(False, True), (True, False), (True, True)]
+    ("saves_shared", "loads_shared"), [*itertools.product((False, True), repeat=2)]
 )
 def test_state_of_one_sync_loaded_by_another_gives_the_same_next_step(
     saves_shared: bool, loads_shared: bool

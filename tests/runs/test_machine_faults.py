@@ -18,7 +18,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from rich.console import Console
-from saved_runs import trained
+from saved_runs import SMALL, trained, undrawn
 
 from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
@@ -105,6 +105,17 @@ def test_full_disk_leaves_the_file_before_and_names_itself(what: str, size: int,
     told = explain(caught.value, "choose another place")
     assert told.startswith(f"cannot write {tmp_path / name}: File too large; ")
     write(tmp_path, 2)  # with room again
+
+
+def test_full_disk_ends_the_run_with_one_message_and_no_half_checkpoint(tmp_path, capsys) -> None:
+    with full_at(10_000), undrawn():
+        assert main(["train", "env=catch", *SMALL, "total_steps=40", f"run_dir={tmp_path}"]) == 1
+    checkpoint = tmp_path / "checkpoints" / "steps_000000000040.pt"
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: cannot write {checkpoint}: File too large; change that, or")
+    assert said.count("error:") == 1 and "Traceback" not in said
+    assert list(checkpoint.parent.iterdir()) == []
+    assert read_rows(tmp_path / "metrics.csv")[-1]["steps"] == 40
 
 
 @pytest.mark.parametrize("missing", [1, 9])

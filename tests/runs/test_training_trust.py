@@ -90,7 +90,7 @@ def test_code_in_a_run_of_somebody_else_is_refused_and_not_imported(command, her
 @pytest.mark.parametrize(
     "command", in_tiers(["evaluate", "play", "resume", "config"], "evaluate", "play resume config")
 )
-def test_code_in_a_run_of_somebody_else_runs_with_trust(command, here, capsys) -> None:
+def test_code_in_a_run_of_somebody_else_runs_with_trust(command, here) -> None:
     foreign_run(here)
     assert main([*COMMANDS[command], "trust=true"]) == 0
     assert (here / "imported").exists()
@@ -284,7 +284,7 @@ def test_simulators_of_somebody_else_start_new_episodes_unless_trusted(
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_current_directory_is_searched_last_and_for_code_alone(here, monkeypatch) -> None:
+def test_current_directory_is_searched_last_and_for_code_alone(here) -> None:
     """A module there must not take the place of an installed one."""
     (here / "winreg.py").write_text("open('imported', 'w').close()\n")
     (here / "omegaconf.py").write_text("open('imported', 'w').close()\n")

@@ -37,9 +37,7 @@ COUNTING = partial(CountingEnv, truncation=0.3, life_interval=3)
 PONG = make_env_factory("pong", AtariConfig(sticky_actions=0.25))
 QBERT = make_env_factory("qbert", AtariConfig(observation_size="84x84"))
 
-
 SPACE = make_env_factory(partial(SpaceEnv, "discrete"))
-
 
 WALKS = Batched(Walks)
 

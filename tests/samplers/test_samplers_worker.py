@@ -8,7 +8,6 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,21 +23,11 @@ from accel_rl.samplers import (
     SamplerError,
     SerialSampler,
     WorkerError,
-    worker,
 )
 
 pytestmark = PROCESSES
 
 CONFIG = SamplerConfig(num_envs=2, num_workers=1)
-
-
-def test_worker_takes_its_place_on_its_cores(monkeypatch) -> None:
-    taken: list[Any] = []
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: taken.append((pid, cpus)))
-    monkeypatch.setattr(os, "nice", taken.append)
-    setup: Any = SimpleNamespace(cpus=(3, 5), niceness=5)
-    worker._take_place(setup)
-    assert taken == [(0, (3, 5)), 5]
 
 
 @pytest.mark.parametrize("start", [start_program, slow(start_fork)])

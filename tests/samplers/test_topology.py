@@ -17,7 +17,6 @@ from accel_rl.system.topology import (
     Machine,
     available_cpus,
     cpu_quota,
-    format_cpus,
     free_memory,
     gpu_numa_node,
     physical_cores,
@@ -279,13 +278,3 @@ def test_those_who_share_cores_are_told_so_once(machine, calls, expected, warnin
 def test_only_the_first_rank_warns(caplog: pytest.LogCaptureFixture) -> None:
     plan_cores(machine=MASKED, rank=1, num_ranks=4)
     assert warnings_of(caplog) == []
-
-
-# ---- texts ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("cpus", "text"), [([], ""), ([4], "4"), ([3, 1, 2], "1-3"), ([0, 1, 5, 7, 8], "0-1,5,7-8")]
-)
-def test_format_cpus_writes_runs_as_the_kernel_does(cpus: list[int], text: str) -> None:
-    assert format_cpus(cpus) == text

@@ -1,7 +1,4 @@
-"""Attacks by files in a run directory, and the commands that meet them.
-
-`ATTACKS` is tried by `attacks.py` and by the tests.
-"""
+"""Attacks by files in a run directory, and the commands that meet them."""
 
 from __future__ import annotations
 

@@ -29,7 +29,6 @@ REPOSITORY = Path(__file__).parents[2]
 SHORT = ["num_workers=0", "total_steps=160", "log_interval=80", "decorrelation_steps=0"]
 ENDLESS = ["env=catch", "total_steps=1e9", "log_interval=2000", "decorrelation_steps=0"]
 
-
 is_run = True  # set to False here, so that it holds in the processes of runs alone
 
 

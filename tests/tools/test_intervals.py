@@ -9,7 +9,6 @@ import pytest
 from accel_rl.tools.intervals import (
     Estimate,
     aggregate,
-    interquartile_mean,
     interval_of_mean,
     statistics,
 )
@@ -35,13 +34,6 @@ def slow_statistics(games: list[list[float]]) -> dict[str, float]:
 def games_of(shape: list[int], seed: int = 0) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
     return [rng.normal(size=runs) ** 3 for runs in shape]
-
-
-def test_iqm_by_hand() -> None:
-    # of 1 .. 8 the middle half is 3, 4, 5, 6: 4.5; of five scores one is taken off either end
-    assert interquartile_mean(np.array([[8.0, 1, 7, 2, 6, 3, 5, 4]])).tolist() == [4.5]
-    assert interquartile_mean(np.array([[100.0, 1, 2, 3, -50]])).tolist() == [2.0]
-    assert interquartile_mean(np.array([[1.0, 3]])).tolist() == [2.0]
 
 
 @pytest.mark.parametrize("shape", [[1], [3], [2, 2], [3, 3, 3], [5, 1, 4], [3] * 49], ids=str)

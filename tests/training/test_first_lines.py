@@ -12,7 +12,6 @@ from accel_rl.training.build import build
 from accel_rl.training.train import ALONE, first_lines
 
 CATCH = "env=catch num_workers=0"
-UNEVEN = "env=catch num_groups=1 num_workers=2 total_steps=60"
 FEW = "env=catch num_envs=2 num_groups=2 total_steps=60"
 
 

@@ -45,7 +45,6 @@ from accel_rl.training.train import RunError
 EVALUATED = {"evaluation_interval": "500", "evaluation_steps": "50"}
 SMALL = {"env": "catch", "num_workers": "0", "total_steps": "1000", "checkpoint_interval": "1000"}
 
-
 BRIEF = ("env=catch", "evaluation_interval=20", "evaluation_steps=20", "log_interval=100")
 
 

@@ -105,21 +105,9 @@ def test_environment_of_ones_own_gets_columns_without_the_option(tmp_path: Path)
     assert numbers_of(run_dir / "metrics.csv")[-1]["episode_info_step_mean"] == 4
 
 
-@pytest.mark.parametrize(
-    ("env", "message"),
-    [
-        ("breakout", r"info_keys=\[lives\] cannot be given with env=breakout, which has no info"),
-        (
-            "telling_envs:SteppingEnv",
-            r"info_keys=\[lives\] .* in its spec, and leave info_keys out",
-        ),
-    ],
-)
-def test_environment_that_takes_no_keys_is_refused_before_anything_is_made(
-    env: str, message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        trained(tmp_path / "run", f"env={env}", "info_keys=[lives]")
+def test_environment_that_takes_no_keys_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"info_keys=\[lives\] cannot be given with env=breakout"):
+        trained(tmp_path / "run", "env=breakout", "info_keys=[lives]")
     assert not (tmp_path / "run").exists()
 
 

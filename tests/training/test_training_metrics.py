@@ -18,7 +18,7 @@ from accel_rl.runs.figures import draw_learning_curve
 from accel_rl.runs.tables import CsvTable, CurveRows, EventsWriter, MetricsWriter, read_rows, tag
 from accel_rl.samplers import Episode
 from accel_rl.sweeps.display import Standing, read_standing
-from accel_rl.training.metrics import LearnerMetrics, Scores, is_due
+from accel_rl.training.metrics import LearnerMetrics, Scores
 from accel_rl.training.train import train
 
 
@@ -238,11 +238,6 @@ def test_run_draws_its_curve_through_few_rows_of_all_its_parts(tmp_path, monkeyp
     train(parse_arguments([*options, "total_steps=60"]), quiet())
     train(parse_arguments([f"resume={tmp_path / 'run'}", "total_steps=120"]), quiet())
     assert drawn == [[10, 30, 50, 60], [10, 50, 90, 120]]
-
-
-def test_interval_is_due_once_for_each_multiple_passed() -> None:
-    due = [steps for steps in range(30, 1_000, 30) if is_due(100, steps - 30, steps)]
-    assert due == [120, 210, 300, 420, 510, 600, 720, 810, 900]
 
 
 def rows_of(means: list[float]) -> list[dict[str, float]]:

@@ -64,7 +64,6 @@ def test_learners_may_normalize_in_step_with_a_store_or_alone(algo: str) -> None
 HERE = "env=test_training_spaces"
 OWN = "algo=examples.own_algorithm:make"
 
-
 REFUSED = [
     ("algo=ppo env=breakout normalize_observation=true", "normalize_observation=true.* pictures"),
     ("algo=dqn env=Pendulum-v1", "DQN .* actions of .* Pendulum-v1 .* algo=a2c and algo=ppo"),

@@ -2,7 +2,6 @@
 
 import sys
 import threading
-from collections.abc import Iterator
 from functools import partial
 from typing import Any, ClassVar
 
@@ -30,13 +29,6 @@ B = 4
 def make(env: Any, num_envs: int = B, **options: Any) -> SB3VecEnv:
     options = {"num_workers": 0, "autoreset_mode": "SameStep", **options}
     return SB3VecEnv(VectorEnv(env, num_envs, **options))
-
-
-@pytest.fixture
-def cart_poles() -> Iterator[SB3VecEnv]:
-    env = make("CartPole-v1")
-    yield env
-    env.close()
 
 
 @PROCESSES

@@ -23,7 +23,6 @@ NEXT, SAME, DISABLED = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, Autores
 SPACES = {name: partial(SpaceEnv, name) for name in PAIRS}
 WORKERS = pytest.mark.parametrize("num_workers", [0, processes(1)])
 
-
 CART = partial(gymnasium.make, "CartPole-v1", max_episode_steps=25)
 CLIFF = partial(gymnasium.make, "CliffWalking-v1", max_episode_steps=25)
 

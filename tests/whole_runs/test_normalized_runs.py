@@ -25,7 +25,6 @@ OPTIONS = (
     *("log_interval=200", "checkpoint_interval=400", "total_steps=800"),
 )
 
-
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 

@@ -41,7 +41,7 @@ HERE = Path(__file__).parent
 ALGO = "algo=test_own_algorithm:ratio"
 SMALL = ["env=catch", "num_envs=4", "log_interval=40"]
 SERIAL = [*SMALL, "num_workers=0"]
-WHOLE, HALF = "total_steps=160", "total_steps=80"
+WHOLE = "total_steps=160"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -506,7 +506,7 @@ batch_reset_counts_as_step samplers/steppers.py samplers/test_samplers_batched.p
 - valid[idle] = False
 + pass
 larger_slices_not_dealt_round samplers/layout.py samplers/test_samplers_pool.py
-- (places - g * num_larger) % slices < num_larger
+- (places - g * num_larger) % num_workers < num_larger
 + places < num_larger
 last_reward_not_told samplers/actors.py models/test_models_memory.py
 - self._states.finish(reward)

@@ -41,7 +41,7 @@ Q: dict[str, Any] = {
     "lr_schedule": "linear",
 }
 CONFIGS: dict[str, Callable[[], LearnerConfig]] = {
-    "a2c": lambda: A2CConfig(lr_schedule="linear", normalize_advantage=True),
+    "a2c": lambda: A2CConfig(lr_schedule="linear", normalize_advantage=True, log_norms=True),
     "vtrace": lambda: A2CConfig(vtrace=True, gae_lambda=0.9),
     "a2c-bfloat16": lambda: A2CConfig(precision="bfloat16"),
     "ppo": lambda: PPOConfig(
@@ -55,6 +55,9 @@ CONFIGS: dict[str, Callable[[], LearnerConfig]] = {
         **Q, double=True, dueling=True, prioritized=True, optimizer="adam", epsilon_per_env=True
     ),
     "categorical": lambda: DQNConfig(**Q, num_atoms=21, n_step=3, double=True, dueling=True),
+    "implicit-munchausen-noisy": lambda: DQNConfig(
+        **Q, num_atoms=5, quantiles="implicit", munchausen=True, noisy=True, dueling=True
+    ),
 }
 
 

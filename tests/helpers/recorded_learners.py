@@ -41,7 +41,7 @@ Q: dict[str, Any] = {
     "lr_schedule": "linear",
 }
 CONFIGS: dict[str, Callable[[], LearnerConfig]] = {
-    "a2c": lambda: A2CConfig(lr_schedule="linear", normalize_advantage=True, log_norms=True),
+    "a2c": lambda: A2CConfig(lr_schedule="linear", normalize_advantage=True),
     "vtrace": lambda: A2CConfig(vtrace=True, gae_lambda=0.9),
     "a2c-bfloat16": lambda: A2CConfig(precision="bfloat16"),
     "ppo": lambda: PPOConfig(

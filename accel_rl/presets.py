@@ -22,7 +22,7 @@ from accel_rl.envs import AtariConfig, EnvSpec
 from accel_rl.ga3c.learner import GA3CConfig
 from accel_rl.parallel import ParallelConfig
 from accel_rl.samplers import SamplerConfig
-from accel_rl.spaces import leaves_of, without_mask
+from accel_rl.spaces import Leaf, leaves_of, without_mask
 from accel_rl.system.functions import FAILURES, find_function, place_of
 
 _SAMPLER = SamplerConfig(
@@ -689,12 +689,17 @@ def find_preset(name: str) -> Callable[..., TrainConfig]:
 
 
 def sees_images(spec: EnvSpec) -> bool:
-    """Return whether observations are images: numbers in rows and columns, or with such a part.
+    """Return whether observations are images: numbers in rows and columns.
+
+    Of a mapping a part must have at least 16 of both, as small boards go into dense layers.
 
     Args:
         spec: the spec of the environment.
     """
-    return any(len(leaf.shape) > 1 for _, leaf in leaves_of(without_mask(spec.observation)))
+    seen = without_mask(spec.observation)
+    if isinstance(seen, Leaf):
+        return len(seen.shape) > 1
+    return any(sum(size >= 16 for size in leaf.shape) >= 2 for _, leaf in leaves_of(seen))
 
 
 def describe_settings(config: TrainConfig, spec: EnvSpec) -> str | None:

@@ -50,6 +50,9 @@ CELLS = {  # algorithm, environment: steps, the score asked for, what Stable-Bas
     ("sac", "Pendulum-v1"): (20_000, -180, "'SAC', learning_rate=1e-3"),  # of the zoo
     ("ppo", "Pendulum-v1"): (200_000, -250, "'PPO'"),
     ("ppo", "MountainCarContinuous-v0"): (100_000, None, "'PPO'"),
+    # A mapping of a number and a kind, both to be answered; and a grid with walls as action masks.
+    ("ppo", "tests.helpers.control_envs:Aim"): (30_000, 0.8, None),
+    ("ppo", "tests.helpers.control_envs:MaskedGrid"): (120_000, 0.65, None),
     ("ga3c", "CartPole-v1"): (200_000, 400, None),
     **{
         (name, "CartPole-v1"): (200_000, 400, None)
@@ -114,7 +117,8 @@ def read() -> list[Row]:
 
 def train(algorithm: str, env: str, steps: int, seed: int) -> float:
     """Train a preset of ours as it is, and return its greedy score."""
-    run = ROOT / "build" / "small_tasks" / f"{algorithm}-{env}-{seed}-{os.getpid()}"
+    name = env.replace(":", "-")
+    run = ROOT / "build" / "small_tasks" / f"{algorithm}-{name}-{seed}-{os.getpid()}"
     command = [sys.executable, "-m", "accel_rl"]
     options = [f"algo={algorithm}", f"env={env}", f"total_steps={steps}", f"seed={seed}"]
     call([*command, "train", *options, f"run_dir={run}", "tracker=[]"])
@@ -167,7 +171,7 @@ def write(rows: list[Row]) -> None:
     """Keep the rows."""
     lines = [",".join(Row._fields)]
     for row in rows:
-        lines.append(",".join([*map(str, row[:5]), *(f"{number:.1f}" for number in row[5:])]))
+        lines.append(",".join([*map(str, row[:5]), *(f"{number:.2f}" for number in row[5:])]))
     write_whole(ROWS, ("\n".join(lines) + "\n").encode())
 
 
@@ -187,7 +191,7 @@ def table() -> str:
         parts = [algorithm, env, f"{steps:,}", "" if bar is None else f"{bar}"]
         for library in (OURS, PEER):
             rows = cells[algorithm, env, library]
-            parts.append(", ".join(f"{row.score:.0f}" for row in rows))
+            parts.append(", ".join(f"{row.score:.3g}" for row in rows))
             for name in ("wall_seconds", "processor_seconds"):
                 numbers = [getattr(row, name) for row in rows]
                 parts.append(f"{min(numbers):.0f}" if numbers else "")  # others ran beside it

@@ -5,16 +5,19 @@ import math
 from typing import Any
 
 import pytest
+from gymnasium.spaces import Box, Dict, MultiBinary
 from tiers import in_tiers
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.config import TrainConfig
+from accel_rl.envs import EnvSpec
 from accel_rl.options import format_value, list_options
 from accel_rl.parallel import Adam
-from accel_rl.presets import PRESETS, describe_settings
+from accel_rl.presets import PRESETS, describe_settings, sees_images
 from accel_rl.runs.directory import write_config
 from accel_rl.runs.saved import read_config
 from accel_rl.samplers import SamplerConfig
+from accel_rl.spaces import discrete, from_gymnasium
 
 # Stooke and Abbeel 2018 (arXiv:1803.02811), sections 4 and 5, appendix, and the published code;
 # OpenAI baselines, a2c: defaults of learn() and of its network; Clemente et al. 2017
@@ -217,6 +220,22 @@ def test_network_of_a_preset_is_for_images_that_are_large_enough(
     arguments: str, model: str
 ) -> None:
     assert parse_arguments(arguments.split()).model == model
+
+
+@pytest.mark.parametrize(
+    ("space", "is_image"),
+    [
+        (Box(0, 1, (10, 5)), True),
+        (Box(0, 1, (5,)), False),
+        (Dict(a=Box(0, 1, (5,)), action_mask=MultiBinary(3)), False),
+        (Dict(board=Box(0, 1, (2, 5, 5)), speed=Box(0, 1)), False),
+        (Dict(camera=Box(0, 1, (84, 84, 3)), speed=Box(0, 1)), True),
+    ],
+    ids=str,
+)
+def test_images_are_arrays_of_rows_or_parts_that_are_large(space: Any, is_image: bool) -> None:
+    spec = EnvSpec(name="x", observation=from_gymnasium(space), action=discrete(3))
+    assert sees_images(spec) == is_image
 
 
 def test_preset_of_ones_own_keeps_the_network_of_the_preset_it_is_made_from(

@@ -11,6 +11,7 @@ from accel_rl.agents.agent import Agent
 from accel_rl.agents.distributions import CATEGORICAL, Distribution, Drawn, split_mask
 from accel_rl.graphs import Graphs
 from accel_rl.models import PolicyValue, Sequences
+from accel_rl.models.cpu_cache import ForwardCache
 from accel_rl.models.memory import run
 
 
@@ -25,7 +26,12 @@ class PolicyAgent(Agent):
         is_greedy: True: it takes the most probable action, the first of several.
         distribution: meaning of the network's outputs. Default: logits of a softmax. If it has
             parameters, it becomes a part of ``model``.
+
+    Attributes:
+        cache: runs the network instead, and keeps what it gave for the learner. None: nothing does.
     """
+
+    cache: ForwardCache | None = None
 
     def __init__(
         self,
@@ -98,8 +104,13 @@ class PolicyAgent(Agent):
             Masked outputs ``[N, P]``, and values ``[N]``.
         """
         observation, mask = split_mask(observation)
-        (outputs, value), _ = run(self.model, observation, sequences)
+        (outputs, value), _ = self._network(observation, sequences)
         return PolicyValue(self.distribution.mask(outputs, mask), value)
+
+    def _network(self, observation: Any, memory: Sequences | None) -> Any:
+        if self.cache is not None:
+            return self.cache(observation), None
+        return run(self.model, observation, memory)
 
     def _run(
         self, observation: Any, memory: Sequences | None
@@ -108,5 +119,5 @@ class PolicyAgent(Agent):
         if self.normalizer is not None:
             observation = self.normalizer(observation)
         observation, mask = split_mask(observation)
-        (outputs, value), after = run(self.model, observation, memory)
+        (outputs, value), after = self._network(observation, memory)
         return self.distribution.mask(outputs, mask), value, mask, after

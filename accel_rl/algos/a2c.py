@@ -5,6 +5,7 @@ All learners have the same parts in this order: options, loss, and a learner wit
 
 Values that advantages are measured from come from the update's own forward pass, not from acting.
 These are the same numbers, except with ``overlap`` or ``pull_steps``, where older parameters acted.
+So on a CPU `ForwardCache` saves the pass for pictures.
 
 With ``vtrace`` returns and advantages are corrected for the older policy that acted, whose
 log-probabilities were kept when it did: to compute them again takes a third of an update.
@@ -20,7 +21,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
-from accel_rl.agents import CATEGORICAL, Evaluated, RolloutTensors
+from accel_rl.agents import CATEGORICAL, Evaluated, PolicyAgent, RolloutTensors
 from accel_rl.algos.actor_critic import (
     ActorCritic,
     ActorCriticConfig,
@@ -36,8 +37,10 @@ from accel_rl.algos.optimizer import masked_mean, sums
 from accel_rl.algos.returns import importance_ratio, vtrace
 from accel_rl.algos.specs import LearnerSpec, shares_updates
 from accel_rl.models import PolicyValue
+from accel_rl.models.cpu_cache import ForwardCache
+from accel_rl.models.image import ImageNetwork
 from accel_rl.options import option, require
-from accel_rl.parallel import GradientSync, RMSProp
+from accel_rl.parallel import GradientSync, Local, RMSProp
 from accel_rl.spaces import map_leaves
 
 LR_BASE, LR_BASE_NUM_ENVS = 7e-4, 16
@@ -161,6 +164,14 @@ class A2C(ActorCritic):
 
     config: A2CConfig
     metrics = (*A2CLoss._fields[1:], "mean_value_target")
+
+    def __init__(
+        self, agent: PolicyAgent, config: A2CConfig, sync: GradientSync, task: LearnerSpec
+    ) -> None:
+        super().__init__(agent, config, sync, task)
+        is_plain = self.device.type == "cpu" and config.precision != "bfloat16"
+        if is_plain and isinstance(sync, Local) and type(agent.model) is ImageNetwork:
+            agent.cache = ForwardCache(agent.model, sync.parameters.parameter)
 
     def update(
         self, batch: RolloutTensors, progress: float, steps: int | None = None

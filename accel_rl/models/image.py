@@ -336,23 +336,33 @@ class PixelConv(nn.Conv2d):
 
     def forward(self, image: Tensor) -> Tensor:
         """``image``: ``[N, C, H, W]``, or ``[N, H, W, C]`` where its channels are last."""
-        if self._is_channels_last:
-            image = image.permute(0, 3, 1, 2)
-        device = image.device.type
+        weight = self.weight * self.scale
+        # With so few channels the forward pass does not repay the change of memory format; the
+        # backward pass, five times faster after it, does.
+        is_plain = image.device.type == "cpu" and not torch.is_grad_enabled()
+        if is_plain and self._channels_first(image).is_contiguous():
+            weight = weight.contiguous()
+        else:
+            is_plain = False
+        x = self.pixels(image, keeps_format=is_plain)
+        output = F.conv2d(x, weight, self.bias, self.stride, self.padding)
+        return output.contiguous(memory_format=torch.channels_last)
+
+    def pixels(self, image: Tensor, *, keeps_format: bool = False) -> Tensor:
+        """Return the numbers that are convolved, without the scale, ``[N, C, H, W]``."""
+        image, device = self._channels_first(image), image.device.type
         # bfloat16 holds the integers up to 256 exactly.
         is_autocast = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if is_autocast else self.weight.dtype
-        weight, memory_format = self.weight * self.scale, torch.preserve_format
-        if device == "cpu" and not torch.is_grad_enabled() and image.is_contiguous():
-            # With so few channels the forward pass does not repay the change of memory format; the
-            # backward pass, five times faster after it, does.
-            weight = weight.contiguous()
-        elif device == "cpu":
-            image = channels_last(image)
-        else:
+        memory_format = torch.preserve_format
+        if device != "cpu":
             memory_format = torch.channels_last
+        elif not keeps_format:
+            image = channels_last(image)
         x = image.to(dtype, memory_format=memory_format)
         if isinstance(self.offset, Tensor) or self.offset:
             x = x - self.offset
-        output = F.conv2d(x, weight, self.bias, self.stride, self.padding)
-        return output.contiguous(memory_format=torch.channels_last)
+        return x
+
+    def _channels_first(self, image: Tensor) -> Tensor:
+        return image.permute(0, 3, 1, 2) if self._is_channels_last else image

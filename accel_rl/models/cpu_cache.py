@@ -19,8 +19,8 @@ from accel_rl.models.policy_value import PolicyValue
 class ForwardCache:
     """Runs a network in the place of its agent, and keeps what its layers give when it acts.
 
-    The observations of an update are known by where they are: in the memory that was acted on, in a
-    row. If some are not, or the parameters have changed since, the network runs as always.
+    The observations of an update are known by their memory, which was acted on, and are compared.
+    If one is not known, or the parameters have changed since, the network runs as always.
 
     Args:
         network: the network, on the CPU.
@@ -29,7 +29,8 @@ class ForwardCache:
 
     def __init__(self, network: ImageNetwork, parameter: Tensor) -> None:
         self._network, self._parameter = network, parameter
-        self._kept: dict[int, list[Tensor]] = {}  # outputs of layers, by address
+        # Observations, and the outputs of layers, by address.
+        self._kept: dict[int, tuple[Tensor, list[Tensor]]] = {}
         self._version = -1  # of the parameters that gave them
 
     def __call__(self, observation: Tensor) -> PolicyValue:
@@ -66,7 +67,7 @@ class ForwardCache:
             outputs.append(x)
         outputs.append(F.relu_(self._network.hidden(flattened(x))))
         if observation.is_contiguous():
-            self._kept[observation.data_ptr()] = outputs
+            self._kept[observation.data_ptr()] = observation.clone(), outputs
         return outputs
 
     def _take(self, observation: Tensor) -> list[Tensor] | None:
@@ -74,12 +75,15 @@ class ForwardCache:
         kept, self._kept = self._kept, {}
         if self._version != self._parameter._version or not observation.is_contiguous():
             return None
-        row, address, found = observation[0].nbytes, observation.data_ptr(), []
-        end = address + observation.nbytes
-        while address < end and address in kept:
-            found.append(kept[address])
-            address += row * len(found[-1][-1])
-        return [torch.cat(each) for each in zip(*found, strict=True)] if address == end else None
+        found, row = [], 0
+        while row < len(observation):
+            seen, outputs = kept.get(observation[row].data_ptr(), (observation, []))
+            rows = observation[row : row + len(seen)]
+            if not outputs or not torch.equal(seen, rows):  # other memory, or overwritten
+                return None
+            found.append(outputs)
+            row += len(seen)
+        return [torch.cat(each) for each in zip(*found, strict=True)]
 
 
 class _KnownConv(torch.autograd.Function):

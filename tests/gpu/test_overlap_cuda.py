@@ -13,7 +13,7 @@ from rich.console import Console
 
 from accel_rl.algos import A2C
 from accel_rl.cli.parse import parse_arguments
-from accel_rl.graphs import Graphs
+from accel_rl.graphs import Recorded
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
 from accel_rl.samplers import ActionServer
 from accel_rl.training.train import train
@@ -85,11 +85,11 @@ def test_acting_goes_before_learning_in_a_stream_of_higher_priority(
     """And threads switch quickly, since both have much to enqueue."""
     seen: dict[str, set[tuple[int, float]]] = {}
     recorded: dict[str, set[int]] = {}
-    record = Graphs.record
+    record = Recorded._record
 
-    def note_recording(self: Graphs, what: str, *given: Any) -> Any:
-        recorded.setdefault(what, set()).add(torch.cuda.current_stream().priority)
-        return record(self, what, *given)
+    def note_recording(self: Recorded, *given: Any) -> None:
+        recorded.setdefault(self._kind, set()).add(torch.cuda.current_stream().priority)
+        record(self, *given)
 
     def note(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*arguments: Any) -> Any:
@@ -102,7 +102,7 @@ def test_acting_goes_before_learning_in_a_stream_of_higher_priority(
     monkeypatch.setattr(ActionServer, "__call__", note("act", ActionServer.__call__))
     monkeypatch.setattr(ActionServer, "finish", note("finish", ActionServer.finish))
     monkeypatch.setattr(A2C, "update", note("update", A2C.update))
-    monkeypatch.setattr(Graphs, "record", note_recording)
+    monkeypatch.setattr(Recorded, "_record", note_recording)
     before = sys.getswitchinterval()
     parameters(tmp_path / "run", "algo=a2c", "device=cuda", "total_steps=800")
     assert sys.getswitchinterval() == before

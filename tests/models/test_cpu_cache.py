@@ -26,11 +26,11 @@ def act(agent: PolicyAgent, observation: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("model", ["a3c", "nature", "paac_nature"])
-@pytest.mark.parametrize("change", ["nothing", "parameters", "row"])
+@pytest.mark.parametrize("change", ["nothing", "parameters", "row", "content"])
 def test_gradient_is_that_of_the_network_and_its_forward_pass_is_saved(
     model: str, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless the parameters have changed since, or a row was not acted on."""
+    """Unless parameters or an observation have changed since, or a row was not acted on."""
     torch.manual_seed(0)
     agent: Any = A2CConfig().make_agent(NetworkSpec(model, IMAGES, CPU))
     learner = learner_of(A2CConfig(), agent, task_of(T, B))
@@ -39,6 +39,8 @@ def test_gradient_is_that_of_the_network_and_its_forward_pass_is_saved(
     flat, forward, passes = learner.sync.parameters, agent.model.forward, []
     if change == "parameters":
         flat.parameter.mul_(1.5)
+    if change == "content":
+        batch.observation[T - 1, B - 1] += 1
 
     def counted(observation: torch.Tensor) -> Any:
         passes.append(len(observation))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -103,7 +104,9 @@ class SpectralConv(nn.Conv2d):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
+        device = x.device.type
+        is_autocast = torch.is_autocast_enabled(device)  # exporters know no such context
+        with torch.autocast(device, enabled=False) if is_autocast else nullcontext():
             norm = spectral_norm(self.weight.permute(0, 2, 3, 1).flatten(1))
         return F.conv2d(x, self.weight / norm, self.bias, self.stride, self.padding)
 

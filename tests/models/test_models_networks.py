@@ -223,7 +223,7 @@ def test_auto_chooses_a_network_that_takes_the_observation(
         ("impala", (4, 7, 84), "uint8", 2, "too small model=impala; use larger images"),
         ("auto", (10, 10, 10), "uint8", 2, "[10, 10, 10] channels first, channels last"),
         ("pqn", (4, 84, 84), "uint8", 2, "model=pqn Q-learning use model=auto"),
-        ("pqn", (4, 84, 84), "uint8", QHead(2, is_dueling=True), "model=pqn dueling=false"),
+        ("pqn", (4, 84, 84), "uint8", QHead(2, is_dueling=True), "model=pqn dueling=true leave"),
     ],
 )
 def test_network_that_does_not_fit_is_refused(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -18,8 +18,7 @@ class Normalizer(NamedTuple):
     """Normalizes observations by fixed means and standard deviations.
 
     Attributes:
-        mean: by name of the leaf, float64 of its shape. An observation that is one array is the
-            leaf ``observation``.
+        mean: by name of the leaf, see `named_leaves`, float64 of its shape.
         scale: 1 / standard deviation, float32, with the same names and shapes.
     """
 
@@ -28,17 +27,30 @@ class Normalizer(NamedTuple):
 
     def __call__(self, observation: Any) -> Any:
         """Return ``(observation - mean) * scale``, float32, within `LIMIT`; ``[..., *shape]``."""
-        if isinstance(observation, Tensor):
-            return self._normalize(OBSERVATION, observation)
-        return {
-            name: self._normalize(name, each) if name in self.mean else each
-            for name, each in observation.items()
-        }
+        names = named_leaves(observation)
+
+        def change(leaf: Tensor) -> Tensor:
+            name, _ = next(names)
+            return self._normalize(name, leaf) if name in self.mean else leaf
+
+        return map_leaves(change, observation)
 
     def _normalize(self, name: str, observation: Tensor) -> Tensor:
         # In float32 observations far from 0 are equal that differ by many deviations.
         shifted: Tensor = observation.to(torch.float64) - self.mean[name]
         return (shifted.to(torch.float32) * self.scale[name]).clamp_(-LIMIT, LIMIT)
+
+
+def named_leaves(observation: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of an observation or of its space, with their names.
+
+    The leaf ``b`` of a mapping ``a`` is ``a.b``. An observation of one leaf is ``observation``.
+    """
+    if not isinstance(observation, Mapping):
+        yield prefix or OBSERVATION, observation
+        return
+    for name, each in observation.items():
+        yield from named_leaves(each, f"{prefix}.{name}" if prefix else name)
 
 
 def normalizer_state(agent: object) -> dict[str, Any]:

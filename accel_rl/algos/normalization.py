@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from accel_rl.agents import Normalizer, PolicyAgent, RolloutTensors
+from accel_rl.agents.normalizer import named_leaves
 from accel_rl.algos.returns import discounted_returns
 from accel_rl.algos.specs import LearnerSpec
 from accel_rl.models.joined import convolves, indicated
 from accel_rl.parallel import GradientSync
-from accel_rl.spaces import ACTION_MASK, OBSERVATION, Leaf, without_mask
+from accel_rl.spaces import ACTION_MASK, Leaf, without_mask
 
 EPS = 1e-8
 """added to variances"""
@@ -114,7 +115,7 @@ class Normalization:
         gamma: Discount of one step.
 
     Raises:
-        ValueError: Observations are images, or there are no numbers to normalize.
+        ValueError: Observations are images.
     """
 
     def __init__(
@@ -158,11 +159,9 @@ class Normalization:
     ) -> RolloutTensors:
         acted = batch.normalizer
         assert acted is not None, "the ActionServer gives it"
-        T = len(batch.reward)
+        T, leaves = len(batch.reward), dict(named_leaves(batch.observation))
         for name, moments in observations.items():
-            is_one = isinstance(batch.observation, Tensor)
-            raw = batch.observation if is_one else batch.observation[name]
-            moments.add(raw[:T].flatten(0, 1), batch.valid.flatten())
+            moments.add(leaves[name][:T].flatten(0, 1), batch.valid.flatten())
         self._agent.normalizer = self._normalizer()
         return batch._replace(
             observation=acted(batch.observation),
@@ -222,32 +221,25 @@ def normalized_leaves(observation: Any, network: nn.Module) -> dict[str, Leaf]:
     """Return the leaves of an observation that are normalized, by their names.
 
     All but action masks, pictures that ``network`` scales, and the integers of a mapping that it
-    takes as names of their values (`indicated`). A single leaf is `OBSERVATION`.
+    takes as names of their values (`indicated`). Names are those of `named_leaves`.
 
     Raises:
-        ValueError: There is none, or a leaf lies in an inner mapping.
+        ValueError: There are only pictures.
     """
-    leaves = {OBSERVATION: observation} if isinstance(observation, Leaf) else dict(observation)
-    leaves.pop(ACTION_MASK, None)
-    if not all(isinstance(each, Leaf) for each in leaves.values()):
-        raise ValueError(
-            "normalize_observation=true takes observations of one mapping, and there is another "
-            "mapping in it; leave it out, or flatten the observations"
-        )
     is_alone = isinstance(without_mask(observation), Leaf)
 
     def is_picture(leaf: Leaf) -> bool:
         is_bytes = len(leaf.shape) == 3 and leaf.dtype == np.uint8
         return is_bytes or convolves(network, leaf, is_alone)
 
-    numbers = {
+    leaves = {
         name: leaf
-        for name, leaf in leaves.items()
-        if not is_picture(leaf) and (is_alone or indicated(leaf) is None)
+        for name, leaf in named_leaves(observation)
+        if name.split(".")[0] != ACTION_MASK and not is_picture(leaf)
     }
-    if not numbers:
+    if not leaves:
         raise ValueError(
             "normalize_observation=true is for numbers, and observations are pictures, which "
-            "networks scale themselves, or integers that are names; leave it out"
+            "networks scale themselves; leave it out"
         )
-    return numbers
+    return {name: leaf for name, leaf in leaves.items() if is_alone or indicated(leaf) is None}

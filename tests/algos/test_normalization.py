@@ -190,8 +190,19 @@ def test_images_and_masks_are_left_as_they_are() -> None:
     assert list(normalized_leaves(floats, make_model("mlp", floats, 2))) == ["observation"]
     small = Leaf((3, 5, 5), np.dtype(np.float32), 0, 1)
     assert list(normalized_leaves({"board": small}, NETWORK)) == ["board"]
-    with pytest.raises(ValueError, match="takes observations of one mapping"):
-        normalized_leaves({"inner": {"speed": FLOATS}}, NETWORK)
+
+
+def test_leaf_of_an_inner_mapping_is_normalized_by_its_own_moments() -> None:
+    space = {"inner": {"speed": FLOATS, "action_mask": FLOATS}, "speed": FLOATS}
+    assert list(normalized_leaves(space, NETWORK)) == ["inner.speed", "inner.action_mask", "speed"]
+    one = torch.ones(3, dtype=torch.float64)
+    means = {"inner.speed": 2 * one, "speed": -one}
+    normalizer = Normalizer(means, dict.fromkeys(means, one.float()))
+    x = torch.zeros(1, 3)
+    found = normalizer({"inner": {"speed": x, "kept": x}, "speed": x})
+    assert torch.equal(found["inner"]["speed"], x - 2)
+    assert torch.equal(found["inner"]["kept"], x)
+    assert torch.equal(found["speed"], x + 1)
 
 
 def test_integers_that_name_something_are_normalized_only_alone() -> None:
@@ -202,7 +213,6 @@ def test_integers_that_name_something_are_normalized_only_alone() -> None:
     assert list(normalized_leaves({"direction": FLOATS, "kind": discrete(3)}, NETWORK)) == [
         "direction"
     ]
-    with pytest.raises(ValueError, match="or integers that are names; leave it out"):
-        normalized_leaves({"kind": discrete(3)}, NETWORK)
+    assert normalized_leaves({"kind": discrete(3)}, NETWORK) == {}
     masked = {"observation": discrete(4), "action_mask": Leaf((4,), np.dtype(np.bool_))}
     assert list(normalized_leaves(masked, NETWORK)) == ["observation"]

@@ -115,7 +115,7 @@ class Unpicklable:
         ({"reset_policy": "later"}, r"reset_policy is 'later'; .*immediate\|wait"),
         ({"affinity": "none"}, r"affinity is 'none'; .*auto\|rotate\|off"),
         ({"on_worker_failure": "ignore"}, r"on_worker_failure is 'ignore'; .*raise\|restart"),
-        ({"num_workers": 9}, "num_workers is 9; .*num_envs=8, .*at most 8"),
+        ({"num_workers": 9}, "num_workers is 9; .*num_envs=8 .*at most 8"),
         ({"cpus": [4095]}, r"cpus=\[4095\].*not available"),
         ({"factory": Unpicklable()}, "factory cannot be sent to worker"),
         (

@@ -12,7 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from accel_rl.models.memory import MemorySpec, WithMemory, one_step, remembers, run
+from accel_rl.models.memory import (
+    MemorySpec,
+    RecurrentModel,
+    WithMemory,
+    one_step,
+    remembers,
+    run,
+)
 from accel_rl.models.q_value import QHead
 from accel_rl.spaces import Leaf, Space, first_leaf, map_leaves, shape_of
 from accel_rl.system.functions import FAILURES, find_function, place_of
@@ -62,6 +69,11 @@ def make_own_model(
     model = _call(path, f"its call with ({given})", lambda: function(**arguments))
     if not isinstance(model, nn.Module):
         raise ValueError(f"model={path} returned {_describe(model)}; it must return an nn.Module")
+    if isinstance(model, RecurrentModel) and not remembers(model):
+        raise ValueError(
+            f"model={path} returned a RecurrentModel without state_size; set it to the number of "
+            f"numbers in the state of one environment"
+        )
     made: nn.Module = model.to(device)
     if memory is not None:
         made = _with_memory(path, made, memory, observations).to(device)

@@ -87,9 +87,9 @@ ppo env=CartPole-v1: num_envs=8 horizon=256 epochs=10 minibatch_size=64 lr=0.000
   lr_schedule=constant gae_lambda=0.95 entropy_coefficient=0.0 max_gradient_norm=0.5
   normalize_advantage=true value_coefficient=0.5 num_groups=1 decorrelation_steps=0 num_workers=0
 ppo env=CartPole-v1 num_envs=32 lr=0.1: horizon=64 minibatch_size=64 lr=0.1
-a2c env=CartPole-v1: num_envs=4 horizon=8 num_groups=1 num_workers=0 decorrelation_steps=0 lr=0.002
+a2c env=CartPole-v1: num_envs=4 horizon=16 num_groups=1 num_workers=0 decorrelation_steps=0 lr=0.003
   lr_schedule=linear gae_lambda=0.9 entropy_coefficient=0.0 max_gradient_norm=0.5
-  normalize_advantage=true value_coefficient=0.5 rmsprop_decay=0.9 rmsprop_eps=1e-06
+  normalize_advantage=true value_coefficient=0.5 rmsprop_decay=0.99 rmsprop_eps=1e-05
 dqn env=CartPole-v1: num_envs=4 horizon=4 num_workers=0 num_groups=1 decorrelation_steps=0
   optimizer=adam lr=0.001 lr_schedule=linear batch_size=64 training_intensity=32.0
   learning_starts=1000 buffer_size=50_000 target_update_interval=256 epsilon_final=0.04

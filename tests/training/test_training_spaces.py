@@ -41,11 +41,6 @@ class Integers(Nothing):
     action_space = spaces.Box(-(2**31), 2**31 - 1, (2,), np.int32)
 
 
-class Nested(Nothing):
-    observation_space = spaces.Dict({"inner": spaces.Dict({"x": spaces.Box(-1, 1, (2,))})})
-    action_space = spaces.Discrete(2)
-
-
 @pytest.mark.parametrize("normalized", BOTH)
 def test_normalization_that_cannot_be_shared_is_refused_by_name(
     normalized: str, monkeypatch: pytest.MonkeyPatch
@@ -71,7 +66,6 @@ REFUSED = [
     ("algo=ppo env=control_envs:Aim memory=lstm", "a memory needs .* leave memory out"),
 ]
 SLOWLY_REFUSED = [
-    (f"algo=a2c {HERE}:Nested normalize_observation=true", "normalize_observation.* mapping"),
     ("algo=ga3c env=Pendulum-v1", "the actions of .* algo=a2c and algo=ppo"),
     ("algo=ga3c env=control_envs:MaskedGrid", "leaf action_mask, .* algo=a2c or algo=ppo"),
     ("algo=ga3c env=control_envs:ToldMask info_keys=action_mask", "action_mask, .* algo=a2c or"),

@@ -154,9 +154,9 @@ def test_run_without_the_state_of_its_simulators_goes_on(env: str, tmp_path, mon
         if env == "catch":
             patch.setattr(RolloutRun, "get_state", lambda run: {**get_state(run), "sampler": None})
         run_dir = trained(tmp_path / "run", f"env={env}", "log_interval=60")
-    assert run(f"resume={run_dir}", "total_steps=80").status.steps == 80
+    assert run(f"resume={run_dir}", "total_steps=160").status.steps == 160
     steps = [int(row["steps"]) for row in table(run_dir / "metrics.csv")]
-    assert steps == sorted(set(steps)) and steps[-1] == 80
+    assert steps == sorted(set(steps)) and steps[-1] == 160
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,7 @@ def with_replay(tmp_path_factory) -> Path:
 @pytest.mark.slow
 def test_options_that_messages_ask_to_raise_may_change(with_replay: Path, tmp_path) -> None:
     run_dir = shutil.copytree(with_replay, tmp_path / "run")
-    result = run(f"resume={run_dir}", "total_steps=200", "step_timeout_seconds=50")
+    result = run(f"resume={run_dir}", "total_steps=200")
     assert (result.status.steps, result.updates) == (200, 30)  # (200 - 80) * 4 / 16
     store = parse_arguments(["algo=a3c", "env=catch"])
     changes = ("on_learner_failure=continue", "step_timeout_seconds=50")

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from accel_rl.envs.base import Environment, EnvSpec, Resumable
+from accel_rl.envs.base import Environment, EnvSpec, Resumable, StepResult
 from accel_rl.envs.batched import Results, Simulators
 from accel_rl.envs.errors import failure
 from accel_rl.rollout import Rollout
@@ -150,7 +150,7 @@ class OneByOne:
                     reward[k], raw_reward[k], is_terminated, is_truncated, is_over, info = result
                     terminated[k], truncated[k], ended[k] = is_terminated, is_truncated, is_over
                 except (TypeError, ValueError):
-                    raise TypeError(f"it returned {result!r}, which is no StepResult") from None
+                    raise TypeError(_wrong_result(result)) from None
                 if is_terminated or is_truncated or is_over:
                     if (not is_over) if is_truncated else not is_terminated:
                         raise ValueError(f"it returned {result!r}; {_FLAGS}")
@@ -347,3 +347,10 @@ class AtOnce:
         flags = ", ".join(f"{name}={getattr(self._results, name)[i]}" for name in names)
         b = self._columns.start + i
         raise self.error(i, f"it returned {flags} for environment {b}; {_FLAGS}")
+
+
+def _wrong_result(result: Any) -> str:
+    if isinstance(result, StepResult) and not isinstance(result.raw_reward, float | int):
+        kind = type(result.raw_reward).__name__
+        return f"it returned a reward of type {kind}; it must be one number"
+    return f"it returned {result!r:.300}, which is no StepResult"

@@ -108,6 +108,8 @@ class FaultyEnv(ToyEnv):
                 return result._replace(truncated=True)
             if self.fault == "ended alone":
                 return result._replace(terminated=False, episode_ended=True)
+            if self.fault == "no reward":
+                return result._replace(reward=None, raw_reward=None)  # type: ignore[arg-type]
             if self.fault == "four":
                 return result[:4]  # type: ignore[return-value]
         return result._replace(terminated=result.episode_ended)

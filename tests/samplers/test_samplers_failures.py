@@ -81,6 +81,7 @@ SERIAL, PARALLEL = collecting(SerialSampler), collecting(ParallelSampler)
         (SERIAL, "truncated alone", "failed in step: .*truncated"),
         (SERIAL, "ended alone", "failed in step: .*episode_ended"),
         (SERIAL, "four", "failed in step: .*StepResult"),
+        (SERIAL, "no reward", "returned a reward of type NoneType; .*one number"),
         (SERIAL, "init", "no simulator here"),
         (SERIAL, "reset", "failed in reset.*cannot reset"),
         (PARALLEL, "raise", r"worker 0 .*environment \d \(toy\) failed in step: RuntimeError: the"),

@@ -184,9 +184,17 @@ def test_shortest_way_through_open_doors_is_learned(algorithm: str) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("algorithm", ["a2c", "ppo", "double_dqn"])
-def test_cartpole_is_learned_with_the_options_of_the_example(algorithm: str) -> None:
-    config = parse_arguments([f"config={EXAMPLES}/cartpole_{algorithm}.yaml"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        "algo=a2c env=CartPole-v1 total_steps=100000",
+        "algo=ppo env=CartPole-v1 total_steps=50000",
+        f"config={EXAMPLES}/cartpole_double_dqn.yaml",
+    ],
+    ids=["a2c", "ppo", "double_dqn"],
+)
+def test_cartpole_is_learned_by_presets_and_with_the_options_of_the_example(options: str) -> None:
+    config = parse_arguments(options.split())
     run = Run(config.env, (config.learner, config.sampler), seed=0)
     assert run.mean_return(episodes=50) < 400
     # The task's own threshold.

@@ -181,7 +181,7 @@ def closes_slowly() -> None:
 
 
 ZEROS = np.zeros(3, np.float32)
-NO_NUMBER = r"it returned StepResult\(reward='1', .* is no StepResult"
+NO_NUMBER = r"it returned a reward of type str; it must be one number"
 OTHER_SHAPE = r"shape \(4,\) from step; its observation space says \(3,\)"
 for _name, _says, *_returned in (
     ("nan_reward", "returned the reward nan", ZEROS, float("nan"), False, False, {}),

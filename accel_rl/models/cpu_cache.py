@@ -17,7 +17,7 @@ from accel_rl.models.policy_value import PolicyValue
 
 
 class ForwardCache:
-    """Runs a network in the place of its agent, and keeps what its layers give when it acts.
+    """Runs the network of an agent, and keeps the outputs of its layers when it acts.
 
     The observations of an update are known by their memory, which was acted on, and are compared.
     If one is not known, or the parameters have changed since, the network runs as always.

@@ -66,7 +66,7 @@ class RandomLayer(nn.Linear):
 
 
 class NoisyLinear(RandomLayer):
-    """A linear layer in the place of ``layer``, with factorised noise in all weights.
+    """A linear layer of the size of ``layer``, with factorised noise in all weights.
 
     ``y = (w + s f(b) f(a)^T) x + v + t f(b)`` with standard normal ``a``, one for each input, and
     ``b``, one for each output, and ``f(x) = sign(x) sqrt(|x|)`` (Fortunato et al. 2017,
@@ -211,7 +211,7 @@ class QHeads(QModel):
 
 
 def add_noise_(model: nn.Module) -> None:
-    """Put a `NoisyLinear` in the place of each linear layer."""
+    """Replace each linear layer of a network by a `NoisyLinear`."""
     for parent in list(model.modules()):
         for name, layer in parent.named_children():
             if type(layer) is nn.Linear:

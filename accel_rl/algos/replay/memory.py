@@ -294,7 +294,7 @@ class Replay:
         Args:
             step: ``[N]`` int64.
             env: ``[N]`` int64.
-            final: ``[N]`` int64, final observations to take in the place of that of ``step``,
+            final: ``[N]`` int64, final observations to take instead of those of ``step``,
                 with the older frames of the step before; -1 for none.
         """
         index = self._frame_rows(step, env, final)

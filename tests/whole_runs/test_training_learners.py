@@ -158,7 +158,7 @@ def test_parameters_that_drift_apart_under_torchrun_are_found(tmp_path) -> None:
             write_row = Records.write_row
             def change(self, **options):
                 if not self._team.ranks.is_first:
-                    self.sync.parameters.parameter[0] += self.steps == 800
+                    self._sync.parameters.parameter[0] += self.steps == 800
                 write_row(self, **options)
             Records.write_row = change
             sys.exit(main(["train", *sys.argv[1:]]))

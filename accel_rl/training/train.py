@@ -270,10 +270,10 @@ def first_lines(run: Run, saved: Mapping[str, Any] | None) -> Iterator[str]:
             "for more threads"
         )
     if not getattr(config.learner, "scales_actions", True):
-        for _, leaf in leaves_of(sampler.env_spec.action):
+        for leaf in (leaf for _, leaf in leaves_of(sampler.env_spec.action) if leaf.is_clipped):
             half = (leaf.limits[1] - leaf.limits[0]) / 2
             least, most = half.min(), half.max(initial=0.0, where=np.isfinite(half))
-            if leaf.is_clipped and (least < 0.1 or most > 10):
+            if least < 0.1 or most > 10:
                 yield (
                     f"actions of {config.env} have bounds {least:.2g} to {most:.2g} from their "
                     f"middle, and algo={config.algo} draws them with deviation 1 around 0; "

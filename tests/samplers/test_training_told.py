@@ -39,6 +39,10 @@ class Narrow(Broken):
         return np.zeros(3, np.float32), 1.0, True, False, {}
 
 
+class Chosen(Narrow):
+    action_space = Discrete(2)
+
+
 def run(name: str, run_dir: Path, *options: str) -> str:
     small = ("num_workers=0", "total_steps=80", "decorrelation_steps=0", "learners=1")
     options = (*small, *options, f"run_dir={run_dir}")
@@ -113,6 +117,11 @@ def test_actions_of_which_most_are_clipped_are_pointed_out(
     assert float(row["clipped_action_share"]) == pytest.approx(share, abs=0.15)
     assert ("of the floats in actions lie beyond their bounds" in said) == (share > 0.5)
     assert ("bounds 0.001 to 0.001 from their middle" in said) == (algo == "ppo_mujoco")
+
+
+def test_choices_between_actions_have_no_bounds_to_fit(tmp_path: Path) -> None:
+    sizes = ("num_envs=16", "horizon=5", "minibatch_size=40")
+    assert "from their middle" not in run("Chosen", tmp_path / "run", "algo=ppo_mujoco", *sizes)
 
 
 def test_error_of_an_environment_is_told_once_with_its_line(tmp_path: Path) -> None:

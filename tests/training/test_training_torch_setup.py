@@ -76,11 +76,24 @@ def test_small_updates_have_one_thread(options: str, num_threads: int, tmp_path,
         found.add(torch.get_num_threads())
         return update(self, *arguments)  # type: ignore[arg-type]
 
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(A2C, "update", look)
     monkeypatch.setattr(torch_setup, "available_cpus", lambda: range(4))
     monkeypatch.setattr(torch_setup, "cpu_quota", lambda: None)
     trained(tmp_path / "run", "env=catch", *options.split())
     assert found == {num_threads}
+
+
+def test_updates_have_the_threads_that_the_user_asked_for(monkeypatch) -> None:
+    """Of torchrun, which sets one thread by itself, nobody has asked it."""
+    monkeypatch.setattr(torch_setup, "available_cpus", lambda: range(4))
+    monkeypatch.setattr(torch_setup, "cpu_quota", lambda: None)
+    for asked, num_threads in (("1", 1), ("3,2", 3), ("8", 4), ("", 4), ("0", 4), ("many", 4)):
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+        assert torch_setup.num_learning_threads() == num_threads
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert torch_setup.num_learning_threads() == 4
 
 
 @pytest.fixture(scope="module")

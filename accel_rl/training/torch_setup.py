@@ -94,8 +94,7 @@ def has_small_updates(config: TrainConfig, num_collected: int, sync: GradientSyn
 def num_learning_threads(*, overlaps: bool = False, is_small: bool = False) -> int:
     """Return the number of threads for updates: one for each CPU that the quota pays for.
 
-    At most OMP_NUM_THREADS where the user has set it. torchrun sets it to 1 by itself, which says
-    nothing.
+    There are at most ``OMP_NUM_THREADS``, but not under torchrun, which sets it to 1 by itself.
 
     It reads the files of the cgroup, which takes as long as a small update: call it once a run,
     after the process has got its CPUs.
@@ -107,10 +106,10 @@ def num_learning_threads(*, overlaps: bool = False, is_small: bool = False) -> i
     if is_small or is_forked():
         return 1
     asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    is_asked = asked.isdecimal() and int(asked) and "TORCHELASTIC_RUN_ID" not in os.environ
-    limit = int(asked) if is_asked else math.inf
-    num_cpus = int(min(len(available_cpus()), cpu_quota() or math.inf, limit))
-    return max(1, num_cpus // 2 if overlaps else num_cpus)
+    is_asked = asked.isdecimal() and "TORCHELASTIC_RUN_ID" not in os.environ
+    most = (int(asked) if is_asked else 0) or math.inf
+    num_cpus = int(min(len(available_cpus()), cpu_quota() or math.inf))
+    return int(max(1, min(num_cpus // 2 if overlaps else num_cpus, most)))
 
 
 @contextmanager

@@ -270,7 +270,9 @@ def first_lines(run: Run, saved: Mapping[str, Any] | None) -> Iterator[str]:
             "for more threads"
         )
     if not getattr(config.learner, "scales_actions", True):
-        for leaf in (leaf for _, leaf in leaves_of(sampler.env_spec.action) if leaf.is_clipped):
+        for _, leaf in leaves_of(sampler.env_spec.action):
+            if not leaf.is_clipped:
+                continue
             half = (leaf.limits[1] - leaf.limits[0]) / 2
             least, most = half.min(), half.max(initial=0.0, where=np.isfinite(half))
             if least < 0.1 or most > 10:

@@ -85,12 +85,13 @@ def test_small_updates_have_one_thread(options: str, num_threads: int, tmp_path,
 
 
 def test_updates_have_the_threads_that_the_user_asked_for(monkeypatch) -> None:
-    """Of torchrun, which sets one thread by itself, nobody has asked it."""
+    """torchrun sets one thread by itself, which is not the user's wish."""
     monkeypatch.setattr(torch_setup, "available_cpus", lambda: range(4))
     monkeypatch.setattr(torch_setup, "cpu_quota", lambda: None)
     for asked, num_threads in (("1", 1), ("3,2", 3), ("8", 4), ("", 4), ("0", 4), ("many", 4)):
         monkeypatch.setenv("OMP_NUM_THREADS", asked)
         assert torch_setup.num_learning_threads() == num_threads
+        assert torch_setup.num_learning_threads(overlaps=True) == min(num_threads, 2)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     assert torch_setup.num_learning_threads() == 4

@@ -123,8 +123,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if item.get_closest_marker("learning"):
-            item.add_marker("nightly")
+        if item.get_closest_marker("nightly") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(900))  # much work, and the machine may be busy
     if config.getoption("first_numeric"):
         numeric = [item for item in reversed(items) if item.get_closest_marker("numeric")]
         items[:] = {item.nodeid.partition("[")[0]: item for item in numeric}.values()

@@ -176,7 +176,8 @@ def test_child_that_leaves_processes_behind_is_ended_with_them(tmp_path: Path) -
 
 TINY = f"rounds=1 seconds=0.1 other={ROOT}"
 PROGRAMS = (
-    f"speed/speed.py {TINY} kinds=[atari] envs_per_core=[2] peers=[ale]",
+    "speed/speed.py rounds=1 seconds=0.1 envs_per_core=[2] peers=[ale] "
+    "'cases=[emulator,batch=2,pinned=False network=True]'",
     f"speed/speed.py {TINY} kinds=[vector,batch] vector=CartPole-v1:4",
     f"speed/speed.py {TINY} kinds=[train] 'train=[algo=a2c env=catch learners=2 num_workers=0]'",
     f"ga3c/ga3c_speeds.py {TINY} game=catch networks=[mlp] num_envs=2",

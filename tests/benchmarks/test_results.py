@@ -1,4 +1,4 @@
-"""What is kept of measurements: pages, reports, tables; links lead somewhere."""
+"""Tables on pages, made from what was recorded of runs."""
 
 from __future__ import annotations
 
@@ -6,56 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from documents import ROOT
 
 from accel_rl.envs.minatar import GAMES
-from benchmarks.tables import greedy_scores, minatar_table, pictures, study_figures
+from benchmarks.tables import greedy_scores, minatar_table, study_figures
 from benchmarks.tables.studies import STUDIES
-
-RESULTS = ROOT / "benchmarks" / "results"
-PAGES = sorted(RESULTS.glob("*.md"))
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_page_of_results_is_listed_and_its_links_resolve(page: Path) -> None:
-    text = page.read_text()
-    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", text)
-    assert [target for target in targets if not (page.parent / target).exists()] == []
-    index = (RESULTS / "README.md").read_text()
-    assert page.name in {"README.md", "vector_conformance.md"} or f"({page.name})" in index
-    kept = "\n".join(line for line in text.splitlines() if "removed since" not in line)
-    commands = re.findall(r"python ((?:benchmarks|tests)/\S+\.py)", kept)
-    assert [script for script in commands if not (ROOT / script).exists()] == []
-
-
-def test_every_report_is_named_on_a_page_and_names_a_script() -> None:
-    text = "\n".join(page.read_text() for page in PAGES)
-    for path in RESULTS.glob("*.json"):
-        assert path.stem in text
-        for command in re.findall(r'"command": "(python \S+\.py.*)"', path.read_text()):
-            script = command.split()[1]
-            assert (
-                "removed since" in command
-                or "CLEANRL" in script
-                or "LEANRL" in script
-                or (ROOT / script).exists()
-            ), command
-
-
-def test_pictures_are_those_that_a_page_shows() -> None:
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *RESULTS.rglob("*.md")]
-    shown = {n for page in pages for n in re.findall(r"pictures/([\w.]+)", page.read_text())}
-    kept = {path.name for path in (ROOT / "docs" / "pictures").iterdir() if path.suffix != ".py"}
-    assert kept == shown
-
-
-@pytest.mark.slow
-def test_pictures_are_drawn_from_what_is_recorded(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(pictures, "PICTURES", tmp_path)
-    pictures.main()
-    drawn = {path.name for path in tmp_path.iterdir()}
-    assert len(drawn) == 10 and drawn <= {p.name for p in (ROOT / "docs" / "pictures").iterdir()}
-
 
 # ---- tables --------------------------------------------------------------------------------------
 

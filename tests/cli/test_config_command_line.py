@@ -18,7 +18,6 @@ from refusals import rows, words
 from accel_rl.__main__ import main
 from accel_rl.cli.help import (
     COMMANDS,
-    command_help,
     completion,
     main_help,
     presets_table,
@@ -228,13 +227,6 @@ def test_help_shows_the_defaults_of_the_preset_asked_about() -> None:
     assert re.search(r"^  smoothness", train_help(["algo=examples.own_algorithm:make"], 80), re.M)
     with pytest.raises(ValueError, match="algo=a2d is unknown; did you mean a2c"):
         train_help(["algo=a2d"], 80)
-
-
-@pytest.mark.parametrize("width", [80, 200])
-def test_help_is_no_wider_than_the_terminal(width: int) -> None:
-    texts = [train_help(["--help"], width), presets_table(width), main_help()]
-    texts += [command_help(name, width) for name in COMMANDS]
-    assert max(len(line) for text in texts for line in text.splitlines()) <= max(width, 100)
 
 
 def test_help_of_the_program_is_a_screen_with_commands_and_presets(capfd) -> None:

@@ -1,16 +1,13 @@
 """Functions of the user's own, by name."""
 
 import json
-import os
 import re
-import runpy
 import sys
 from collections.abc import Iterator
 
 import pytest
 
 from accel_rl.envs import make_env_factory
-from accel_rl.system import functions
 from accel_rl.system.functions import ExitError, find_function, place_of, refusing_exit
 
 NO_SUCH_FUNCTION = {
@@ -99,11 +96,3 @@ def test_exit_of_the_user_s_code_is_an_error_with_its_place() -> None:
     with pytest.raises(ExitError, match=rf"sys\.exit\(0\) .*line {line}, in leave\)"):
         with refusing_exit():
             leave()
-
-
-def test_place_beside_our_package_is_not_within_it(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(functions, "_OURS", f"{tmp_path}/accel_rl{os.sep}")
-    (tmp_path / "accel_rl_mine.py").write_text("1 / 0\n")
-    with pytest.raises(ZeroDivisionError) as info:
-        runpy.run_path(str(tmp_path / "accel_rl_mine.py"))
-    assert place_of(info.value) == f" ({tmp_path}/accel_rl_mine.py, line 1, in <module>)"

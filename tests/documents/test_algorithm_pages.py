@@ -1,4 +1,4 @@
-"""Each preset names its source and its page; the commands for published results are valid."""
+"""Commands for published results are valid, and their games those of the table."""
 
 import re
 import shlex
@@ -6,31 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from accel_rl.cli.help import train_help
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.presets import PRESETS
 from accel_rl.sweeps.plan import ATARI_49, plan_runs
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = r"docs/algorithms/\w+\.md"
 PAGES = sorted((ROOT / "docs/algorithms").glob("*.md"))
 COMMANDS = [
     (page.stem, command)
     for page in PAGES
     for command in re.findall(r"`accel_rl ((?:train|sweep) [^`]+)`", page.read_text())
 ]
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_preset_names_its_source_and_a_page_that_names_it(name: str) -> None:
-    about = PRESETS[name].__doc__ or ""
-    assert re.search(r"arXiv:\d{4}\.\d{5}|OpenAI's baselines", about)
-    (page,) = re.findall(PAGE, about)
-    text = (ROOT / page).read_text()
-    assert f"`{name}`" in text or f"algo={name}`" in text
-    assert "https://" in text
-    assert f"[`{name}`" in (ROOT / "docs/algorithms/index.md").read_text() or "rainbow" in name
-    assert about.splitlines()[0] in train_help([f"algo={name}", "--help"], width=200)
 
 
 @pytest.mark.nightly

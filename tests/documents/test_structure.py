@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import re
 import subprocess
 import sys
-import types
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -43,7 +41,6 @@ SOURCES = sorted(
 )
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 MODULES = [path for path in SOURCES if path.is_relative_to(ROOT / "accel_rl")]
-PACKAGES = sorted(module.parent for module in MODULES if module.name == "__init__.py")
 
 
 def name_of(path: Path) -> str:
@@ -222,33 +219,6 @@ def test_pickles_are_between_a_process_and_its_own_workers_alone() -> None:
 
 
 # ---- what there is -------------------------------------------------------------------------------
-
-
-def test_links_at_the_root_lead_to_their_packages() -> None:
-    for name in LINKS:
-        assert (ROOT / name).is_symlink()
-        assert (ROOT / name).resolve() == ROOT / "accel_rl" / name
-
-
-@pytest.mark.parametrize("folder", PACKAGES, ids=name_of)
-def test_exported_names_equal_all(folder: Path) -> None:
-    package = importlib.import_module(name_of(folder).replace("/", "."))
-    exported = getattr(package, "__all__", [])
-    assert len(set(exported)) == len(exported)
-    assert all(getattr(package, name) is not None for name in exported)
-    tree = ast.parse((folder / "__init__.py").read_text())
-    typing_only = {
-        alias.asname or alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and not (node.module or "").startswith("accel_rl")
-        for alias in node.names
-    }
-    public = {
-        name
-        for name, value in vars(package).items()
-        if not name.startswith("_") and not isinstance(value, types.ModuleType)
-    }
-    assert public - typing_only <= set(exported)
 
 
 def test_all_of_vector_can_be_imported_without_the_libraries_of_its_adapters(

@@ -4,13 +4,10 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
-from frames import frames_of
 from queued_play import switching_often
 
 from accel_rl.ga3c.queue import ClosableQueue, PriorityLock, QueueClosed
-from accel_rl.ga3c.segments import Segment
 
 Item = tuple[int, ...]  # producer, number, and as many more as make its length
 
@@ -170,10 +167,3 @@ def test_urgent_one_has_a_lock_next_whoever_waited_before(threads):
     for each in taken:
         each.result(60)
     assert order[0] == "urgent" and sorted(order[1:]) == [*"abcdefgh"]
-
-
-def test_trainer_takes_a_batch_in_few_functions() -> None:
-    field = np.zeros(5, np.float32)
-    queue = ClosableQueue[Segment](10)
-    queue.put([Segment(field, field, field, field, field)] * 4, 1)
-    assert len(frames_of(lambda: queue.take(20, 1))) <= 3

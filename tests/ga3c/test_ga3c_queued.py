@@ -10,7 +10,6 @@ import numpy as np
 import psutil
 import pytest
 from counting_env import CountingEnv
-from frames import frames_of
 from queued_play import (
     Step,
     expected_segments,
@@ -335,16 +334,3 @@ def test_what_cannot_be_asked_for_is_refused() -> None:
     with pytest.raises(ValueError, match="state was given"):
         sampler.start(object())
     sampler.close()
-
-
-def test_predictor_serves_two_agents_in_few_functions() -> None:
-    rounds = []
-    with make_sampler(partial(ScriptedEnv, "." * 99_999 + "t"), 2) as sampler:
-        for _ in range(50):
-            pool = sampler._pool
-            while not all(pool._orders.is_done(agent) for agent in range(2)):
-                time.sleep(0.001)
-            rounds.append(frames_of(lambda: sampler.serve(policy)))
-        assert sampler.queue_times.batches == 50 and sampler.steps == 2 * 49
-    # In one of five rounds segments end, and now and then the pool looks after its workers.
-    assert np.median([len(entered) for entered in rounds]) <= 48

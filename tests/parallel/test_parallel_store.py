@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from frames import frames_of
 from store_learners import Sum, push, zeros
 from torch import nn
 
@@ -168,14 +167,6 @@ def test_two_in_one_process_exclude_each_other(is_another: bool) -> None:
                 visited.append(chunk.index)
         assert [(chunk.index, waited) for chunk, waited in visits] == [(2, 0.0)]
     assert visited == [0, 2]  # what was free did not wait
-
-
-@pytest.mark.parametrize("rule", [RMSPROP, ADAM], ids=["rmsprop", "adam"])
-def test_push_of_three_chunks_takes_few_frames(rule: UpdateRule) -> None:
-    with shared(rule) as sync:
-        step(sync, 0)
-        frames = frames_of(lambda: sync.step(lr=0.01))
-    assert len(frames) <= 40, frames
 
 
 def test_lag_counts_updates_of_others_since_the_last_read() -> None:

@@ -255,13 +255,3 @@ def test_log_that_cannot_be_written_is_given_up_in_silence(tmp_path, capfd, monk
     with log_to(tmp_path / "train.log"):
         logging.getLogger("accel_rl").info("worker 3 was replaced")
     assert capfd.readouterr() == ("", "")
-
-
-def test_log_that_cannot_be_opened_is_named_and_is_no_place_of_details(tmp_path, capsys) -> None:
-    run_dir = trained(tmp_path / "run", "env=catch")
-    (run_dir / "train.log").unlink()
-    (run_dir / "train.log").mkdir()
-    assert main(["train", f"resume={run_dir}", "total_steps=80"]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith(f"error: cannot write {run_dir}/train.log: Is a directory; change that")
-    assert "details" not in said

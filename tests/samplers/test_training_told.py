@@ -14,10 +14,7 @@ from rich.console import Console
 from torch import nn
 
 from accel_rl.cli.parse import parse_arguments
-from accel_rl.models import make_model
-from accel_rl.models.joined import JoinedNetwork
-from accel_rl.models.soft import SoftModel
-from accel_rl.spaces import Leaf, Space, from_gymnasium, leaves_of
+from accel_rl.spaces import Space, from_gymnasium, leaves_of
 from accel_rl.training.train import RunError, _seen, train
 
 
@@ -37,10 +34,6 @@ class Narrow(Broken):
 
     def step(self, action):
         return np.zeros(3, np.float32), 1.0, True, False, {}
-
-
-class Chosen(Narrow):
-    action_space = Discrete(2)
 
 
 def run(name: str, run_dir: Path, *options: str) -> str:
@@ -75,38 +68,6 @@ def test_observations_that_may_be_meant_otherwise_are_pointed_out(
     assert len(said) == bool(sentence) and all(re.search(sentence, each) for each in said)
 
 
-def test_integers_of_a_mapping_are_indicators_or_are_pointed_out() -> None:
-    space = from_gymnasium(Dict(a=MultiDiscrete([4, 5]), b=MultiDiscrete([900, 900])))
-    [said] = seen(space, JoinedNetwork(space, 2))
-    assert "catch (b) are integers" in said
-    assert len(seen(space, SoftModel(space, 1, 1.0))) == 2
-    assert not seen(space, nn.Identity(), "model=a:b")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("space", "is_told"),
-    [
-        (Box(0, 255, (84, 84, 3), np.uint8), False),
-        (Box(0, 255, (6, 10, 10), np.uint8), True),
-        (Box(0, 1, (84, 84)), True),
-        (Box(0, 1, (4, 84, 84, 3)), True),
-        (Box(0, 1, (10, 5)), False),
-        (Dict(camera=Box(0, 1, (84, 84, 3)), speed=Box(-1, 1, (1,))), False),
-        (Dict(board=Box(0, 1, (6, 10, 10)), speed=Box(-1, 1, (1,))), True),
-    ],
-    ids=str,
-)
-def test_pictures_that_go_into_dense_layers_are_pointed_out(space: Any, is_told: bool) -> None:
-    found = from_gymnasium(space)
-    is_one = isinstance(found, Leaf)
-    network = make_model("auto", found, 2) if is_one else JoinedNetwork(found, 2)
-    said = seen(found, network)
-    assert len(said) == is_told
-    assert all("dense layers, as numbers; convolutions take" in each for each in said)
-    assert not seen(found, network, "model=a:b")
-
-
 @pytest.mark.parametrize(("algo", "share"), [("ppo", 0.32), ("ppo_mujoco", 0.999)])
 def test_actions_of_which_most_are_clipped_are_pointed_out(
     algo: str, share: float, tmp_path: Path
@@ -117,11 +78,6 @@ def test_actions_of_which_most_are_clipped_are_pointed_out(
     assert float(row["clipped_action_share"]) == pytest.approx(share, abs=0.15)
     assert ("of the floats in actions lie beyond their bounds" in said) == (share > 0.5)
     assert ("bounds 0.001 to 0.001 from their middle" in said) == (algo == "ppo_mujoco")
-
-
-def test_choices_between_actions_have_no_bounds_to_fit(tmp_path: Path) -> None:
-    sizes = ("num_envs=16", "horizon=5", "minibatch_size=40")
-    assert "from their middle" not in run("Chosen", tmp_path / "run", "algo=ppo_mujoco", *sizes)
 
 
 def test_error_of_an_environment_is_told_once_with_its_line(tmp_path: Path) -> None:

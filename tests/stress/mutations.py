@@ -26,8 +26,8 @@ from typing import NamedTuple
 
 REPOSITORY = Path(__file__).parents[2]
 TIERS = {
-    "quick": "not slow and not nightly and not gpu and not learning",
-    "all": "not nightly and not gpu and not learning",
+    "quick": "not slow and not nightly and not gpu",
+    "all": "not nightly and not gpu",
 }
 MOST_SECONDS = 900
 """for the tests of one mutation; a mutation may let them hang"""
@@ -393,7 +393,7 @@ decorrelation_skip_first_episode samplers/boundary.py samplers/test_samplers_epi
 noise_not_restored samplers/boundary.py samplers/test_samplers_state.py
 - self._noise.bit_generator.state = state.noise
 + pass
-worker_not_pinned samplers/worker.py samplers/test_samplers_worker.py
+worker_not_pinned samplers/worker.py samplers/test_samplers_failures.py
 - os.sched_setaffinity(0, setup.cpus)
 + pass
 programs_of_worker_left samplers/process.py samplers/test_samplers_worker.py
@@ -446,7 +446,7 @@ pull_steps_never training/rollouts.py training/test_training_exchanges.py
 torch_rng_not_restored training/run.py training/test_training_torch_setup.py
 - torch.set_rng_state(saved["torch_rng"])
 + pass
-checkpoint_keeps_one_less runs/checkpoint.py training/test_training_loop.py
+checkpoint_keeps_one_less runs/checkpoint.py runs/test_training_files.py
 - list_checkpoints(run_dir)[:-NUM_KEPT]
 + list_checkpoints(run_dir)[: 1 - NUM_KEPT or None]
 best_policy_kept_when_worse runs/checkpoint.py training/test_training_evaluation.py

@@ -2,13 +2,10 @@
 
 import csv
 import math
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import cv2
 import pytest
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from accel_rl.sweeps import display
@@ -87,29 +84,6 @@ def test_report_of_games_is_human_normalised_and_its_form_that_of_the_paper(tmp_
     }
     assert draw_report(tmp_path, [panel])
     assert cv2.imread(str(tmp_path / "results.png")).std() > 5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("spread", [0.001, 3e5])
-def test_labels_of_ticks_do_not_overlap(spread: float, tmp_path, monkeypatch) -> None:
-    panels: list[list[Any]] = []  # the boxes of the labels that are seen, of each
-
-    def keep(self: Figure, *arguments: Any, **options: Any) -> None:
-        self.draw_without_rendering()
-        for panel in self.axes:
-            low, high = panel.get_xlim()
-            ticks = zip(panel.get_xticks(), panel.get_xticklabels(), strict=True)
-            panels.append([text.get_window_extent() for x, text in ticks if low <= x <= high])
-
-    monkeypatch.setattr(Figure, "savefig", keep)
-    axes = {"env": "catch", "seed": "0,1,2", "entropy_coefficient": "0.01,0.02", "lr": "1e-3,3e-3"}
-    names = [run.name for run in plan_runs(axes)]
-    scores = {name: -0.6 - spread * (7 * place % 5) / 5 for place, name in enumerate(names)}
-    draw_report(tmp_path, write_report(tmp_path, jobs_of(tmp_path, scores, **axes)))
-    assert len(panels) == 1  # of one game, IQM, mean and median are the same
-    for boxes in panels:
-        assert len(boxes) >= 2
-        assert all(a.x1 + 4 < b.x0 for a, b in pairwise(boxes))
 
 
 def test_report_of_other_environments_has_raw_scores_of_each(tmp_path) -> None:

@@ -179,18 +179,6 @@ def shown(report: EvaluationReport) -> str:
     return capture.get()
 
 
-def test_table_tells_games_statistics_and_human_score(counting) -> None:
-    report = evaluate(counting)
-    assert "human" not in shown(report)
-    changes = {"mean": 16.1, "human_normalized_mean": 0.5, "info_means": {"x[/red]": 0.5}}
-    text = shown(dataclasses.replace(report, **changes))  # type: ignore[arg-type]
-    assert "unfinished" not in text and "lost" not in text
-    assert "16.10" in text and "50.0%" in text and "mean x[/red]" in text
-    nothing: dict[str, Any] = {"mean": None, "num_games": 0, "num_unfinished": 2, "num_lost": 1}
-    text = shown(dataclasses.replace(report, **nothing))
-    assert "0, 2 unfinished" in text and "1 lost" in text and "no game was finished" in text
-
-
 def test_human_normalised_score_is_0_for_random_play_and_1_for_a_human() -> None:
     scores = (("breakout", 1.7), ("breakout", 30.5), ("pong", 14.6 + 35.3))
     assert [human_normalized(*each) for each in scores] == pytest.approx([0.0, 1.0, 2.0])

@@ -1,9 +1,7 @@
 """Pictures end no run: neither Matplotlib's settings nor odd names keep a command from its end."""
 
-import dataclasses
 import gc
 import os
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -122,47 +120,6 @@ def test_dollar_signs_are_no_formula(tmp_path) -> None:
 
 def group(name: str) -> Group:
     return Group(name, name, (0,), np.arange(2.0), np.ones((1, 2)), runs=(), left_out=())
-
-
-def test_each_line_is_named_beside_its_end_and_no_name_covers_another() -> None:
-    names = ["__main__:Env", "lr=0.1, " * 8, "a", "b", "c"]
-    groups = [dataclasses.replace(group(name), env="catch") for name in names]
-    figure = draw_groups(groups, "steps")
-    figure.draw_without_rendering()
-    texts = figure.axes[0].texts
-    shown = [text.get_text().replace("\n", " ").strip() for text in texts]
-    assert sorted(shown) == sorted(name.strip() for name in names)
-    boxes = sorted((text.get_window_extent() for text in texts), key=lambda box: box.y0)
-    assert all(low.y1 <= high.y0 + 1 for low, high in pairwise(boxes))
-    end = figure.axes[0].lines[0].get_window_extent().x1
-    assert all(end < box.x0 < end + 20 for box in boxes)
-
-
-@pytest.mark.parametrize(
-    ("env", "scores", "said"),
-    [
-        (
-            "breakout",
-            [1.0, 11.1],
-            ["PPO learns Breakout: 11.1 after 2 steps (1 min)", "random", "human"],
-        ),
-        ("breakout", [1.0, 0.5], ["PPO plays Breakout: 0.5 after 2 steps (1 min)", "random"]),
-        ("CartPole-v1", [1.0, 500.0], ["PPO learns CartPole-v1: 500 after 2 steps (1 min)"]),
-    ],
-)
-def test_learning_curve_says_its_finding_and_what_random_play_and_humans_score(
-    env: str, scores: list[float], said: list[str], tmp_path, monkeypatch
-) -> None:
-    figures: list[Figure] = []
-    monkeypatch.setattr("accel_rl.runs.figures.to_png", lambda each: figures.append(each) or b"")
-    kinds = [f"episode_return_raw_{each}" for each in ("mean", "p10", "p90")]
-    rows = [{"steps": i + 1.0, **dict.fromkeys(kinds, score)} for i, score in enumerate(scores)]
-    draw_learning_curve(tmp_path / "curve.png", rows, "ppo", env, "1 min")
-    (figure,) = figures
-    title, *names = said
-    assert figure.get_suptitle() == title
-    lines = [text.get_text().split()[0] for text in figure.axes[0].texts]
-    assert [each for each in lines if each in ("random", "human")] == names
 
 
 @pytest.mark.slow

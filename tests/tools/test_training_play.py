@@ -300,9 +300,3 @@ def test_gif_keeps_the_speed_leaves_out_pictures_and_ends_after_a_minute(
 def test_option_that_does_not_fit_is_refused(option: str, value: Any, said: str, pay) -> None:
     with pytest.raises(ValueError, match=words(said)):
         play_game(pay, **{option: value})
-
-
-def test_film_that_exists_is_refused(pay) -> None:
-    play_game(pay)
-    with pytest.raises(ValueError, match=r"game\.mp4 exists; .*overwrite=true"):
-        play_game(pay, overwrite=False)

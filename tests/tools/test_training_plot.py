@@ -8,16 +8,14 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from refusals import words
-from rich.console import Console
 from saved_runs import trained
 
 from accel_rl.__main__ import main
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.runs.directory import write_config
 from accel_rl.tools.compare import Group, find_runs, make_groups, read_curve
-from accel_rl.tools.plot import PlotOptions, plot, scores_table, style_panel
+from accel_rl.tools.plot import PlotOptions, plot
 
 NAN = float("nan")
 
@@ -163,15 +161,6 @@ def test_copied_runs_are_told_apart_by_the_times_in_names(tmp_path) -> None:
     assert group.left_out == (runs[1],)
 
 
-def test_minutes_are_counted_without_thousands_and_thousandths() -> None:
-    for axis, expected in (("steps", "2m"), ("minutes", "0.002")):
-        axes = Figure().add_subplot()
-        axes.plot([0, 0.004], [0, 1])
-        style_panel(axes, axis)
-        labels = axes.xaxis.get_major_formatter().format_ticks([0.002])
-        assert labels == [expected]
-
-
 def test_curve_of_a_group_covers_what_all_its_runs_have(tmp_path) -> None:
     runs = [
         saved(tmp_path / "a", {1: 0.0, 9: 8.0}, "seed=0"),
@@ -217,22 +206,6 @@ def test_runs_with_one_row_are_drawn_and_from_three_on_with_their_interval(
     line, band = ((np.abs(panel - bgr).max(2) < 8).sum() for bgr in BGR)
     assert line > 20
     assert (band > 500) == (number == 3)
-
-
-def shown(groups: Any, axis: Any) -> str:
-    console = Console(width=120)
-    with console.capture() as capture:
-        console.print(scores_table(groups, axis, 120))
-    return capture.get()
-
-
-def test_table_tells_final_scores_and_an_interval_from_three_runs_on(tmp_path) -> None:
-    runs = three_seeds(tmp_path)
-    text = shown(plot(runs, PlotOptions(out=str(tmp_path / "out.png"))).groups, "steps")
-    assert "0, 1, 2  10,000   2.00  1.00 to 3.00  1.00 to 3.00" in text
-    assert "95 % interval: stratified bootstrap over the runs" in text
-    text = shown(groups_of(runs[:2], "minutes"), "minutes")
-    assert "5.0   1.50  needs 3 runs  1.00 to 2.00" in text
 
 
 def test_runs_are_named_once_and_found_in_sweeps(tmp_path) -> None:
@@ -287,19 +260,6 @@ def test_picture_that_exists_or_is_of_another_kind_is_refused(tmp_path) -> None:
         plot(runs, PlotOptions(out="a.pdf"))
 
 
-@pytest.mark.parametrize("what", ["scores", "norms"])
-@pytest.mark.parametrize(
-    ("names", "said"), [([], "no run is named"), (["absent"], "there is no run directory")]
-)
-def test_runs_are_looked_for_before_the_picture_is_in_the_way(
-    what: str, names: list[str], said: str, tmp_path
-) -> None:
-    out = tmp_path / "out.png"
-    out.touch()
-    with pytest.raises(ValueError, match=said):
-        plot([tmp_path / name for name in names], PlotOptions(what=what, out=str(out)))
-
-
 # ---- any other column of the table ---------------------------------------------------------------
 
 
@@ -311,22 +271,6 @@ def test_column_is_averaged_over_the_seeds(tmp_path) -> None:
     (group,) = plot(runs, PlotOptions(what="entropy", out=str(tmp_path / "out.png"))).groups
     assert (group.seeds, group.x[0], group.x[-1]) == ((0, 1), 1000, 2000)
     assert (group.mean[0], group.mean[-1]) == (1.0, 4.0)
-
-
-def test_panel_has_the_name_of_the_column(tmp_path, monkeypatch) -> None:
-    figures: list[Figure] = []
-
-    def keep(figure: Figure) -> memoryview:
-        figures.append(figure)
-        return memoryview(b"")
-
-    monkeypatch.setattr("accel_rl.tools.plot.to_png", keep)
-    run_dir = measured(tmp_path / "run", entropy=[1.0, 2.0])
-    plot([run_dir], PlotOptions(what="entropy", x="minutes", out=str(tmp_path / "out.png")))
-    (axes,) = figures[0].axes
-    labels = (axes.get_xlabel(), figures[0].get_supylabel(), figures[0].get_suptitle())
-    assert labels == ("minutes", "entropy", "pong: entropy")
-    np.testing.assert_allclose(axes.lines[-1].get_xdata()[[0, -1]], [0, 0.5])
 
 
 def test_columns_that_cannot_be_drawn_are_refused(tmp_path) -> None:
@@ -344,21 +288,6 @@ def test_columns_that_cannot_be_drawn_are_refused(tmp_path) -> None:
     (run_dir / "metrics.csv").write_bytes(b"\xff\xff")
     with pytest.raises(ValueError, match=r"run/metrics\.csv cannot be read"):
         plot([run_dir], PlotOptions(what="loss"))
-
-
-def test_plot_of_a_column_prints_its_values_and_is_named_after_it(
-    tmp_path, capsys, monkeypatch
-) -> None:
-    run_dir = measured(
-        tmp_path / "run", **{"step_norm/convs.0": [0.0, 0.000123456], "frames": [0.0, 4000.0]}
-    )
-    monkeypatch.chdir(tmp_path)
-    assert main(["plot", str(run_dir), "what=step_norm/convs.0", "x=frames"]) == 0
-    printed = capsys.readouterr().out
-    assert "0.0001235" in printed
-    assert "step_norm/convs.0: mean over the runs;" in printed
-    assert "written: step_norm-convs.0.png" in printed
-    assert cv2.imread("step_norm-convs.0.png").shape[1] == 960
 
 
 @pytest.mark.slow

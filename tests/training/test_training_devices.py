@@ -1,7 +1,6 @@
 """Devices without a GPU: wrong ones, lost ones, and which runs record CUDA graphs."""
 
 import dataclasses
-import re
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,6 @@ from accel_rl.samplers import ActionServer
 from accel_rl.training.devices import (
     all_have_own_gpus,
     check_same_processors,
-    describe_sharing,
     graphs_of,
     make_graphs,
 )
@@ -132,24 +130,6 @@ def test_nccl_is_for_learners_that_all_have_a_gpu_on_every_machine(
 
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(ask, range(4))) == [agreed] * 4
-
-
-@pytest.mark.parametrize(
-    ("device", "num_learners", "gpus", "said"),
-    [
-        ("cuda", 4, "one GPU", "4 learners share one GPU, .*nvidia-cuda-mps-control -d"),
-        ("cuda", 3, "2 GPUs", "3 learners share 2 GPUs, "),
-        ("cuda", 2, "2 GPUs", "^$"),
-        ("cpu", 4, "one GPU", "^$"),
-    ],
-)
-def test_learners_that_share_a_gpu_are_told_of_mps(
-    device: str, num_learners: int, gpus: str, said: str, tmp_path: Path, monkeypatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1 if gpus == "one GPU" else 2)
-    ranks = Ranks(0, num_learners, 0, num_learners)
-    told = describe_sharing(make_config(tmp_path), ranks, torch.device(device))
-    assert re.search(said, told)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.runs import tables
-from accel_rl.runs.figures import draw_learning_curve
-from accel_rl.runs.tables import CsvTable, CurveRows, EventsWriter, MetricsWriter, read_rows, tag
+from accel_rl.runs.tables import CsvTable, EventsWriter, MetricsWriter, read_rows
 from accel_rl.samplers import Episode
 from accel_rl.sweeps.display import Standing, read_standing
 from accel_rl.training.metrics import LearnerMetrics, Scores
@@ -169,12 +168,6 @@ def test_events_hold_the_same_numbers_by_steps(tmp_path) -> None:
     assert (tmp_path / "evaluation.csv").read_text() == "steps,episode_return_raw_mean\n200,7\n"
 
 
-def test_column_has_its_tag() -> None:
-    groups = {"episodes": "episode", "episode_info_won_mean": "episode", "entropy": "learner"}
-    groups |= {"updates_per_second": "run", "training_seconds": "run", "learning_share": "time"}
-    assert {column: tag(column) for column in groups} == {x: f"{y}/{x}" for x, y in groups.items()}
-
-
 def test_row_that_a_full_disk_cut_off_is_left_out(tmp_path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text("steps,a,b\n100,1,2\n200,1")
@@ -211,20 +204,6 @@ def test_table_keeps_no_rows_in_memory(tmp_path) -> None:
     assert len(list(table.earlier_rows())) == 400
 
 
-@pytest.mark.parametrize("number", [0, 1, 8, 9, 1_000])
-def test_curve_goes_through_few_rows_at_equal_distances_and_the_last_one(
-    number: int, monkeypatch
-) -> None:
-    monkeypatch.setattr(tables, "MOST_CURVE_ROWS", 8)
-    curve = CurveRows({"steps": i} for i in range(number))
-    steps = [int(row["steps"]) for row in curve.rows]
-    assert len(steps) <= 9
-    assert steps[:1] + steps[-1:] == ([0, number - 1] if number else [])
-    every = steps[1] if number > 1 else 1
-    assert steps == sorted({*range(0, number, every), *range(number)[-1:]})
-    assert number <= 8 or len(steps) > 4
-
-
 @pytest.mark.slow
 def test_run_draws_its_curve_through_few_rows_of_all_its_parts(tmp_path, monkeypatch) -> None:
     drawn: list[list[float]] = []
@@ -238,34 +217,6 @@ def test_run_draws_its_curve_through_few_rows_of_all_its_parts(tmp_path, monkeyp
     train(parse_arguments([*options, "total_steps=60"]), quiet())
     train(parse_arguments([f"resume={tmp_path / 'run'}", "total_steps=120"]), quiet())
     assert drawn == [[10, 30, 50, 60], [10, 50, 90, 120]]
-
-
-def rows_of(means: list[float]) -> list[dict[str, float]]:
-    return [
-        {
-            "steps": 1e4 * (i + 1),
-            "episode_return_raw_mean": mean,
-            "episode_return_raw_p10": mean - 5,
-            "episode_return_raw_p90": mean + 5,
-        }
-        for i, mean in enumerate(means)
-    ]
-
-
-@pytest.mark.parametrize(
-    "means",
-    [
-        [math.nan, *np.linspace(-20, 20, 300)],
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ([], [math.nan], [-20.0])),
-    ],
-)
-def test_learning_curve_is_a_whole_png(means: list[float], tmp_path: Path) -> None:
-    path = tmp_path / "learning_curve.png"
-    draw_learning_curve(path, rows_of(means), "a2c", "pong", "1 min")
-    data = path.read_bytes()
-    assert data.startswith(b"\x89PNG")
-    assert data.endswith(b"IEND\xaeB`\x82")
-    assert [p.name for p in tmp_path.iterdir()] == ["learning_curve.png"]
 
 
 @pytest.mark.parametrize("how", [Path.unlink, lambda path: path.write_text("")])

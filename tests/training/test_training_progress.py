@@ -8,7 +8,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from rich.cells import cell_len
 from rich.console import Console
 
 from accel_rl.cli.parse import parse_arguments
@@ -18,12 +17,9 @@ from accel_rl.training.progress import (
     PlainLines,
     ProgressHandler,
     Status,
-    clock,
-    count,
     curve,
     line,
     make_progress,
-    panel,
     summary,
 )
 from accel_rl.training.time_split import Bottleneck, Reading, TimeSplit, find_bottleneck
@@ -58,40 +54,6 @@ def render(renderable: object, width: int) -> list[str]:
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("width", [80, 200])
-def test_panel_fits_the_terminal_and_loses_nothing(width: int) -> None:
-    lines = render(panel(status()), width - 4)
-    assert max(cell_len(each) for each in lines) <= width - 4
-    assert len(lines) == 6
-    text = "\n".join(lines)
-    for part in (
-        "5%  1.26M of 25.00M steps",
-        "123456.79  mean of the last 100 of 12,345 episodes, -20 to 999999",
-        "3,012 steps/s, 12,049 frames/s",
-        "0:07:03 gone, 2:11:21 left",
-        "simulators 40%",
-        "inference 22%",
-        "learning 35%",
-        "other 3%",
-        "simulators (40% of the time): more CPU cores would help",
-    ):
-        assert part in text
-    assert "…" not in text
-
-
-def test_summary_fits_the_terminal_and_names_what_limits() -> None:
-    used = status(gpu="1.20 GB of memory; no graphs")
-    table = summary(used, Path("runs/breakout-a2c-0-20260304-050607"), 15_750, None)
-    lines = render(table, 200)
-    assert max(map(cell_len, lines)) <= 80
-    text = "\n".join(lines)
-    assert "finished" in text
-    assert "1,260,000 steps, 5,040,000 frames, 15,750 updates" in text
-    assert "runs/breakout-a2c-0-20260304-050607" in text
-    assert "more CPU cores would help" in text
-    assert "1.20 GB of memory; no graphs" in text
-
-
 NO_SCORE = {"num_episodes": 0, "scores": {"episode_return_raw_mean": math.nan}}
 NO_STEP = {"steps": 0, "steps_per_second": 0.0, "bottleneck": Bottleneck("simulators", 0.0, "")}
 
@@ -113,19 +75,6 @@ def test_summary_says_how_the_run_ended(changes, stopped_by, is_cut, said, unsai
     text = " ".join("\n".join(lines).split())
     assert all(part in text for part in said.split("; "))
     assert not unsaid or unsaid not in text
-
-
-def test_before_the_first_episode_no_score_and_before_the_first_step_no_limit_is_shown() -> None:
-    assert "no episode has finished yet" in "\n".join(render(panel(status(**NO_SCORE)), 80))
-    assert "score none yet" in line(status(**NO_SCORE))
-    assert line(status(**NO_SCORE, **NO_STEP)).endswith("episodes 0  left unknown")
-
-
-def test_plain_line_has_everything_on_one_line() -> None:
-    assert line(status()) == (
-        "  5%  1,260,000 steps  3,012 steps/s  score 123456.79  episodes 12,345  "
-        "left 2:11:21  limited by simulators (40%)"
-    )
 
 
 @pytest.mark.parametrize("color", [{}, {"NO_COLOR": "1"}, {"CI": "true", "GITHUB_ACTIONS": "1"}])
@@ -154,30 +103,6 @@ def test_in_a_terminal_the_panel_is_drawn_over_itself_and_the_cursor_comes_back(
     assert text.rindex(shown) > text.rindex(hidden)
     assert "worker 3 was replaced" in text
     assert "2.00M of 25.00M" in re.sub(rf"{ESCAPE}\[[0-9;?]*[a-zA-Z]", "", text)
-
-
-@pytest.mark.parametrize(("width", "height", "lines"), [(80, 24, 19), (200, 50, 45), (80, 15, 9)])
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_panel_has_a_curve_if_there_is_room_and_unicode(
-    width: int, height: int, lines: int, encoding: str
-) -> None:
-    file = io.TextIOWrapper(io.BytesIO(), encoding, errors="replace")
-    size = {"width": width, "height": height}
-    console = Console(file=file, force_terminal=True, _environ={"TERM": "xterm"}, **size)  # type: ignore[arg-type]
-    progress = LivePanel(console, "catch", num_learners=4)
-    for step in range(1, 9):
-        score = math.nan if step < 3 else step / 10
-        scores = status().scores | {"episode_return_raw_mean": score}
-        progress.show(status(steps=step, scores=scores))
-    progress.close()
-    drawn = render(progress._live.renderable, width)
-    assert {cell_len(each) for each in drawn} == {width}
-    has_curve = height > 15 and encoding == "utf-8"
-    assert len(drawn) == (lines if has_curve else 9)
-    text = "\n".join(drawn)
-    assert "this is the first of 4" in text
-    assert ("0.8┤" in text and "8 steps" in text) == has_curve
-    assert text.count("steps/s") == (2 if has_curve and height > 24 else 1)
 
 
 @pytest.mark.parametrize(
@@ -216,20 +141,6 @@ def test_warnings_of_the_library_reach_the_display() -> None:
     handler = ProgressHandler(PlainLines(console))
     handler.emit(logging.makeLogRecord({"msg": "%d workers", "args": (3,), "levelname": "WARNING"}))
     assert console.file.getvalue() == "warning: 3 workers\n"  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("shorten", "number", "text"),
-    [
-        *((count, *x) for x in ((950, "950"), (12_500, "12.5k"), (3e6, "3.00M"), (2.5e9, "2.50G"))),
-        (clock, 59.6, "0:01:00"),
-        (clock, 3_723, "1:02:03"),
-        (clock, 1e20, "99999:59:59"),
-        (clock, math.inf, "unknown"),
-    ],
-)
-def test_counts_and_times_are_short(shorten, number: float, text: str) -> None:
-    assert shorten(number) == text
 
 
 def test_time_split_is_what_passed_between_two_readings() -> None:
@@ -298,11 +209,3 @@ def test_bfloat16_helps_games_where_the_processor_has_it(flags, hint, monkeypatc
     monkeypatch.setattr("accel_rl.training.time_split.cpu_info", lambda name: flags)
     found = find_bottleneck(LEARNING, parse_arguments(["algo=ppo", "env=pong"]), on_gpu=False)
     assert hint in found.hint
-
-
-@pytest.mark.parametrize(("core", "is_said"), [(0.37, True), (0.9, False), (math.nan, False)])
-def test_other_processes_are_said_in_the_line_the_panel_and_the_summary(core, is_said) -> None:
-    given = status(split=LEARNING._replace(core=core))
-    drawn = panel(given), summary(given, Path("runs/x"), 1, None)
-    texts = [line(given), *("\n".join(render(each, 76)) for each in drawn)]
-    assert ["learning had 37% of a core" in each for each in texts] == [is_said] * 3

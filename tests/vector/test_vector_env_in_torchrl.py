@@ -10,8 +10,6 @@ from accel_rl.vector import VectorEnv
 
 envs = pytest.importorskip("torchrl.envs", reason="needs the package torchrl")
 
-B = 4
-
 
 @pytest.mark.parametrize(
     "make",

@@ -10,8 +10,6 @@ from toy_envs import Lives
 
 from accel_rl.vector import VectorEnv
 
-B = 5
-
 
 def test_each_group_gets_its_own() -> None:
     env = VectorEnv(SteppingEnv, 4, num_groups=2, num_workers=0)

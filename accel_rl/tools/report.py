@@ -107,7 +107,7 @@ def _curves(by_axis: dict[Axis, list[Group]]) -> str:
         is_first = " checked" * (not choices)
         choices += f"<label><input type='radio' name='axis' id='{axis}'{is_first}> {axis}</label>"
         for of_env in by_env(groups):
-            svg = _to_svg(draw_groups(of_env, axis, width=5.5))
+            svg = _to_svg(draw_groups(of_env, axis, width=4.5))
             name = f"<figcaption>{escape(of_env[0].env)}</figcaption>"
             figures += f"<figure class='{axis}'>{name}{svg}</figure>"
     return f"<h2>Learning curves</h2><p class='choices'>{choices}</p>{figures}"
@@ -128,12 +128,11 @@ def _scores(groups: Sequence[Group], axis: Axis) -> str:
     rows = [
         (
             *(group.env, group.label, ", ".join(map(str, group.seeds)), str(group.end)),
-            f"{group.y[:, -1].min():,.2f} to {group.y[:, -1].max():,.2f}",
             format_x(group.x[-1], axis),
         )
         for group in sorted(groups, key=lambda each: (each.env, -each.end.value))
     ]
-    head = ("environment", "runs", "seeds", "score", "range", axis)
+    head = ("environment", "runs", "seeds", "score", axis)
     note = f"Score: mean of the last {EPISODE_WINDOW} games, then over the seeds. {METHOD}."
     return f"<h2>Final scores</h2>{_table(head, rows)}<p class='hint'>{note}</p>"
 
@@ -162,7 +161,8 @@ def _film(runs: Sequence[Path]) -> str:
     for path in (run / name for run in runs for name in ("game.mp4", "game.gif")):
         if path.is_file() and path.stat().st_size <= _MOST_FILM_BYTES:
             data = base64.b64encode(path.read_bytes()).decode()
-            film = f"<video class='film' controls src='data:video/mp4;base64,{data}'></video>"
+            source = f"src='data:video/mp4;base64,{data}'"
+            film = f"<video class='film' controls autoplay loop muted {source}></video>"
             if path.suffix == ".gif":
                 film = f"<img class='film' alt='a game' src='data:image/gif;base64,{data}'>"
             return f"<h2>A game of {escape(path.parent.name)}</h2>{film}"
@@ -211,7 +211,7 @@ h1{font-size:1.5em;margin-bottom:0}h2{font-size:1.15em;margin-top:2em}
 .lead{font-size:1.2em;margin:.4em 0}.hint,footer{color:var(--faint);font-size:.85em}
 table{border-collapse:collapse}td,th{padding:.25em .9em .25em 0;text-align:left;vertical-align:top}
 td{border-top:1px solid var(--line)}
-figure{margin:0;max-width:700px}svg{width:100%;height:auto}
+figure{margin:0;max-width:600px}svg{width:100%;height:auto}
 body:has(#steps:not(:checked)) .steps,body:has(#minutes:not(:checked)) .minutes,
 body:has(#frames:not(:checked)) .frames{display:none}
 h1+.hint{margin:0 0 1.5em}

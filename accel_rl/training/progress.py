@@ -212,11 +212,12 @@ def curve(
 
     ``width`` is in characters, ``height`` in lines of bars, with a line above and one below.
     """
-    low, high = min(0.0, *values), max(0.0, *values)
+    low = min(0.0, *values)
+    high = max(0.0, *values) or float(low == 0)  # an axis to 1 if all are 0
     ends = [count(each) if abs(each) >= 1000 else f"{each:.4g}" for each in (low, high)]
     margin = max(map(len, ends))
     heights = np.interp(np.linspace(0, steps[-1], width - margin - 1), steps, values)
-    eighths = np.rint(8 * height * (heights - low) / (high - low or 1.0)).astype(int)
+    eighths = np.rint(8 * height * (heights - low) / (high - low)).astype(int)
     text, labels = Text(name, "bold"), {0: ends[0], height - 1: ends[1]}
     for row in reversed(range(height)):
         text.append(f"\n{labels.get(row, ''):>{margin}}┤", "not bold dim")

@@ -188,7 +188,7 @@ def table() -> str:
     for (algorithm, env), (steps, bar, _) in CELLS.items():
         if (algorithm, env, OURS) not in cells:
             continue
-        parts = [algorithm, env, f"{steps:,}", "" if bar is None else f"{bar}"]
+        parts = [algorithm, env.rpartition(":")[2], f"{steps:,}", "" if bar is None else f"{bar}"]
         for library in (OURS, PEER):
             rows = cells[algorithm, env, library]
             parts.append(", ".join(f"{row.score:.3g}" for row in rows))

@@ -111,7 +111,7 @@ def test_in_a_terminal_the_panel_is_drawn_over_itself_and_the_cursor_comes_back(
         ([0, 30], [0.0, 3.0], "3┤  ▃█\n0┤ ▅██"),
         ([10, 30], [2.0, 2.0], "2┤████\n0┤████"),
         ([10, 30], [-4.0, -2.0], " 0┤    \n-4┤  ▄█"),
-        ([10], [0.0], "0┤    \n0┤    "),
+        ([10], [0.0], "1┤    \n0┤    "),
     ],
     ids=["rising", "constant", "below_0", "one_of_0"],
 )

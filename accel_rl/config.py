@@ -52,9 +52,9 @@ class TrainConfig:
     comparing speeds."""
     memory: Literal["lstm", "gru"] | None = option(None, common=True)
     """Memory before the heads of the network, as wide as its hidden layer: lstm, gru, or none.
-    The state of gated recurrent units has half the size of an LSTM's. With a2c, paac, a3c, ga3c,
-    impala, ppo, appo and pqn learning goes back horizon steps; dqn and its variants draw sequences
-    of sequence_length steps from the replay."""
+    The state of gated recurrent units has half the size of an LSTM's. With a2c, paac, a3c, impala,
+    ppo, appo and pqn learning goes back horizon steps; dqn and its variants draw sequences of
+    sequence_length steps from the replay."""
     previous_action_reward: bool = option(False, idle=when("memory", None))
     """Feed the previous action and its reward to the memory as well."""
     total_steps: int = option(10_000_000, "course", common=True)
@@ -161,7 +161,7 @@ class TrainConfig:
         if self.memory is not None and not self.learner.learns_sequences:
             raise ValueError(
                 f"memory={self.memory} cannot be learned with algo={self.algo}; leave it out, or "
-                f"use a2c, paac, a3c, ga3c, impala, ppo, appo, pqn, or dqn and its variants"
+                f"use a2c, paac, a3c, impala, ppo, appo, pqn, or dqn and its variants"
             )
         if self.parallel.sync_period > 1 and not isinstance(self.learner.rule, Adam):
             raise ValueError(

@@ -23,7 +23,7 @@ from accel_rl.algos.learner import LearnerConfig, name_of, remaining
 from accel_rl.algos.optimizer import Optimizer, sums
 from accel_rl.algos.specs import LearnerSpec, NetworkSpec
 from accel_rl.graphs import Graphs
-from accel_rl.models import PolicyValue, Sequences
+from accel_rl.models import PolicyValue
 from accel_rl.options import option, require
 from accel_rl.parallel import GradientSync, RMSProp
 
@@ -40,7 +40,6 @@ class GA3CConfig(LearnerConfig):
     """
 
     in_rollouts: ClassVar[bool] = False
-    learns_sequences: ClassVar[bool] = True
 
     lr: float = option(3e-4, common=True)
     """Learning rate. The loss is a sum, so one rate suits any number of samples."""
@@ -88,7 +87,10 @@ class GA3CConfig(LearnerConfig):
     def make_agent(self, network: NetworkSpec) -> PolicyAgent:
         """Return an agent that draws actions from a softmax."""
         network.env.check_plain(name_of(self))
-        return make_policy_agent(network)
+        agent = make_policy_agent(network)
+        if agent.remembers:
+            raise ValueError(f"model={network.model} has a memory, which GA3C does not learn")
+        return agent
 
     def make_learner(  # type: ignore[override]  # it learns from samples, and so only in its own run
         self, agent: Agent, sync: GradientSync, task: LearnerSpec
@@ -128,12 +130,6 @@ class GA3CConfig(LearnerConfig):
                 f"leave it out"
             )
 
-    def never_recorded(self, run: Any) -> str | None:
-        """Return the option that ``cuda_graphs=on`` does not work with, and why, or None."""
-        if run.memory is not None:
-            return f"memory={run.memory} with algo={run.algo}, whose segments differ in length"
-        return super().never_recorded(run)
-
     @property
     def rule(self) -> RMSProp:
         """The update rule."""
@@ -141,11 +137,7 @@ class GA3CConfig(LearnerConfig):
 
 
 class Samples(NamedTuple):
-    """A batch of ``N`` samples from ``K`` segments of at most ``T`` steps, on the learner's device.
-
-    A network that remembers goes through segments side by side: sample ``i`` is in row ``place[i]``
-    of ``[T * K]``, and the other rows, behind the ends of shorter segments, are of no effect.
-    """
+    """A batch of ``N`` samples from segments of at most ``T`` steps, on the learner's device."""
 
     observation: Tensor  # [N, ...]
     action: Tensor  # [N] int64
@@ -153,8 +145,6 @@ class Samples(NamedTuple):
     behaviour_probability: Tensor | None = None  # [N] float32, with which they were chosen
     discount: Tensor | None = None  # [N] float32, 0 at the last step of a segment
     longest: int = 0  # T
-    sequences: Sequences | None = None  # of [T * K] observations, for a network that remembers
-    place: Tensor | None = None  # [N] int64
     weight: Tensor | None = None  # [N] float32, 0 of what only fills up the batch; None: 1
 
 
@@ -273,7 +263,7 @@ class GA3C:
     def loss(self, batch: Samples) -> tuple[Tensor, dict[str, Tensor]]:
         """Return what each sample adds to the loss, ``[N]``, and metrics."""
         config, weight = self.config, batch.weight
-        output = self._evaluate(batch)
+        output = evaluate(self._agent, batch.observation, config.precision)
         return_, advantage = self._targets(output, batch)
         coefficients = config.value_coefficient, config.entropy_coefficient
         loss = ga3c_loss(output, batch.action, return_, advantage, *coefficients, LOG_EPS)
@@ -287,16 +277,6 @@ class GA3C:
         )
         total = loss.total if config.loss_reduction == "sum" else loss.total / N
         return total, metrics
-
-    def _evaluate(self, batch: Samples) -> PolicyValue:
-        observation, precision = batch.observation, self.config.precision
-        if batch.sequences is None:
-            return evaluate(self._agent, observation, precision)
-        num_rows = batch.sequences.is_first.numel()
-        rows = observation.new_zeros(num_rows, *observation.shape[1:])
-        rows[batch.place] = observation
-        output = evaluate(self._agent, rows, precision, batch.sequences)
-        return PolicyValue(output.logits[batch.place], output.value[batch.place])
 
     @torch.no_grad()
     def _targets(self, output: PolicyValue, batch: Samples) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,6 @@ from accel_rl.agents import PolicyAgent, sample_categorical
 from accel_rl.ga3c.sampler import Prediction
 from accel_rl.ga3c.versions import VersionSync
 from accel_rl.graphs import Fixed, Graphs
-from accel_rl.models.memory import joined_state, one_step, run, split_state
 
 Put = Callable[[Mapping[str, NDArray[Any]]], dict[str, Tensor]]
 """Brings arrays to a device."""
@@ -35,7 +34,7 @@ class Predictor:
         sync: Has its parameters; with ``graphs`` in memory of their own.
         device: Where it acts.
         tells_probability: Whether trainers need the probabilities of actions.
-        graphs: Records acting, unless the agent remembers. None: it runs as it is.
+        graphs: Records acting. None: it runs as it is.
         most: Maximum number of environments for which it acts at once, with ``graphs``.
     """
 
@@ -51,58 +50,40 @@ class Predictor:
         self._sync = sync
         self._put: Put = partial(to_device, device)
         self._act: Any = partial(act, agent, tells_probability)
-        self._graphs = None if agent.remembers else graphs
-        if self._graphs is not None:
+        self._graphs = graphs
+        if graphs is not None:
             self._put = Places(2 * most, device).put  # each may have a last observation
-            self._act = self._graphs.recorded(self._act, kind="actions")
+            self._act = graphs.recorded(self._act, kind="actions")
 
     @torch.no_grad()
-    def __call__(
-        self,
-        observation: NDArray[Any],
-        noise: NDArray[np.float64],
-        state: NDArray[np.float32] | None = None,
-    ) -> Prediction:
+    def __call__(self, observation: NDArray[Any], noise: NDArray[np.float64]) -> Prediction:
         """Act for ``n`` environments; see `QueuedPolicy`."""
         self._sync.pull()
         arrays = {"observation": observation, "noise": noise}
-        if state is not None:
-            arrays["state"] = state
         inputs: list[Any] = list(self._put(arrays).values())
         if self._graphs is not None:
             inputs = [Fixed(each) for each in inputs]
-        action, value, probability, after = self._act(*inputs)
+        action, value, probability = self._act(*inputs)
         n = len(noise)
         value = value[: len(observation)].cpu().numpy()  # waits for the device
         told = None if probability is None else probability[:n].cpu().numpy()
-        remembered = None if after is None else after.cpu().numpy()
-        acted = action[:n].cpu().numpy()
-        return Prediction(acted, value, self._sync.version, told, remembered)
+        return Prediction(action[:n].cpu().numpy(), value, self._sync.version, told)
 
 
 def act(
-    agent: PolicyAgent,
-    tells_probability: bool,
-    observation: Tensor,
-    noise: Tensor,
-    state: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Return actions ``[n]``, values ``[n + m]``, probabilities ``[n]``, and states after actions.
+    agent: PolicyAgent, tells_probability: bool, observation: Tensor, noise: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return actions ``[n]``, values ``[n + m]``, and probabilities ``[n]``.
 
-    ``observation`` is ``[n + m, ...]``, ``noise`` ``[n]`` in [0, 1), and ``state`` ``[n + m, S]``
-    for an agent with a memory.
+    ``observation`` is ``[n + m, ...]``, and ``noise`` ``[n]`` in [0, 1).
     """
-    n = len(noise)
-    memory = None if state is None else one_step(*split_state(agent.model, state))
-    (logits, value), after = run(agent.model, observation, memory)
-    logits = logits[:n]
+    logits, value = agent.model(observation)
+    logits = logits[: len(noise)]
     action = sample_categorical(logits, noise)
     probability = None
     if tells_probability:
         probability = logits.softmax(1).gather(1, action.unsqueeze(1)).squeeze(1)
-    if after is not None:
-        after = joined_state(agent.model, after[:n], action)
-    return action, value, probability, after
+    return action, value, probability
 
 
 def padded_size(num_rows: int) -> int:

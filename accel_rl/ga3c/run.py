@@ -18,7 +18,6 @@ from accel_rl.ga3c.threads import QueueThreads
 from accel_rl.ga3c.tuner import Tuner
 from accel_rl.ga3c.versions import Versions, VersionSync
 from accel_rl.graphs import Graphs
-from accel_rl.models.memory import joined_size
 from accel_rl.parallel import FlatParameters, Team
 from accel_rl.runs.files import draw_or_warn
 from accel_rl.runs.tables import CsvTable
@@ -215,8 +214,6 @@ def build_queued(config: TrainConfig, seed: int, team: Team) -> QueuedRun:
         assert isinstance(agent, PolicyAgent)
         initial = take_initial(config, agent)
         graphs = graphs_of(config, agent.model, make_graphs(config, device))
-        if agent.remembers:
-            sampler.remember(joined_size(agent.model), tells_reward=bool(agent.model.previous))
         flat = FlatParameters(agent.model)
         versions = Versions(flat.parameter, learner.rule, learner.max_gradient_norm)
         sync = VersionSync(flat, versions)

@@ -55,20 +55,17 @@ class Prediction(NamedTuple):
         value: Values of the ``n + m`` observations that the policy was given.
         version: Number of the parameters that acted.
         behaviour_probability: Probability of each action, for `Segment`. None: unknown.
-        state: The policy's state after each action, see `QueuedSampler.remember`. None: no state.
     """
 
     action: NDArray[np.int64]  # [n]
     value: NDArray[np.float32]  # [n + m]
     version: int
     behaviour_probability: NDArray[np.float32] | None = None  # [n]
-    state: NDArray[np.float32] | None = None  # [n, S]
 
 
 QueuedPolicy = Callable[..., Prediction]
 """Function of observations ``[n + m, ...]`` and noise ``[n]``. Actions are for the first ``n``
-observations; the others end truncated episodes, and only need a value. A policy that remembers is
-also given its states before the observations, ``[n + m, S]`` float32."""
+observations; the others end truncated episodes, and only need a value."""
 
 
 class QueueTimes(NamedTuple):
@@ -175,7 +172,7 @@ class QueuedSampler(PoolSampler):
         self._num_surplus = self._num_missing = 0  # agents to go or come as soon as they can
         self._fresh: set[int] = set()  # agents that were added and have not been served
         self._paused_seconds = self._resumed_at = 0.0
-        self.steps = self._state_size = 0
+        self.steps = 0
         self.queue_times = QueueTimes()
 
     @property
@@ -194,20 +191,6 @@ class QueuedSampler(PoolSampler):
             raise ValueError("state was given; a QueuedSampler takes none: leave it out")
         self._add(self.config.num_groups)
         self._pool.await_start()
-
-    def remember(self, size: int, *, tells_reward: bool = False) -> None:
-        """Keep ``size`` numbers, ``S``, of each environment for the policy, before `start`.
-
-        Each call of the policy is given what `Prediction.state` said of the call before, zeros
-        where an episode begins. Segments tell with what they began, and their rewards.
-
-        Args:
-            size: At least 1.
-            tells_reward: The last number is then the reward of the last step.
-        """
-        assert size > 0 and not self.is_running
-        self._state_size = size
-        self._segments.remember(size, tells_reward=tells_reward)
 
     @property
     def num_agents(self) -> int:
@@ -290,10 +273,7 @@ class QueuedSampler(PoolSampler):
             return 0
         taken, steps = self._take_steps(ready)
         n = len(taken.columns)
-        remembered = (self._segments.states(taken),) if self._state_size else ()
-        prediction = policy(
-            self._segments.observations(taken), self._noise.take(taken.columns), *remembered
-        )
+        prediction = policy(self._segments.observations(taken), self._noise.take(taken.columns))
         segments, rows = self._follow(taken, prediction)
         self._release(ready.agents, rows)
         released = self._clock()
@@ -376,14 +356,8 @@ class QueuedSampler(PoolSampler):
         probability = prediction.behaviour_probability
         if probability is not None:
             probability = _check_values(probability, n, "probabilities")
-        state: Any = prediction.state
-        if self._state_size and np.shape(state) != (n, self._state_size):
-            raise ValueError(
-                f"the policy remembers, and its Prediction has a state of shape {np.shape(state)}; "
-                f"return one of shape ({n}, {self._state_size})"
-            )
         segments = self._segments.cut(taken, _check_values(prediction.value, n + m))
-        return segments, self._segments.act(taken, action, prediction.version, probability, state)
+        return segments, self._segments.act(taken, action, prediction.version, probability)
 
     def _count(self, times: QueueTimes, steps: int = 0) -> None:
         with self._counting:

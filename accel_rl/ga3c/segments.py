@@ -29,7 +29,6 @@ from accel_rl.samplers.block import NOISE_STREAM
 Columns = NDArray[np.int64]
 
 _NOISE_BLOCK = 64
-_NOTHING = np.zeros(0, np.float32)
 
 
 class Segment(NamedTuple):
@@ -42,8 +41,6 @@ class Segment(NamedTuple):
             there, the discounted value that the policy gave the observation behind it.
         version: Numbers of the parameters that acted.
         behaviour_probability: Probability with which each action was chosen. NaN: unknown.
-        state: State of a policy that remembers, before the first action.
-        reward: Rewards, for a policy that remembers.
     """
 
     observation: NDArray[Any]  # [L, ...]
@@ -51,8 +48,6 @@ class Segment(NamedTuple):
     return_: NDArray[np.float32]  # [L]
     version: NDArray[np.int64]  # [L]
     behaviour_probability: NDArray[np.float32]  # [L]
-    state: NDArray[np.float32] = _NOTHING  # [S]
-    reward: NDArray[np.float32] = _NOTHING  # [L]
 
     def __len__(self) -> int:
         return len(self.action)
@@ -100,19 +95,6 @@ class Segments:
         self._row = np.zeros(B, np.int64)  # see above
         self._start = np.zeros(B, np.int64)
         self._length = np.zeros(B, np.int64)
-        self._state: NDArray[np.float32] | None = None  # [B, S], of a policy that remembers
-        self._first_state = np.zeros((B, 0), np.float32)  # that with which the segment began
-        self._tells_reward = False
-
-    def remember(self, size: int, *, tells_reward: bool) -> None:
-        """Keep ``size`` numbers of each environment between the policy's calls, before any step.
-
-        They are zeros where an episode begins. With ``tells_reward`` the last number is the reward
-        of the last step.
-        """
-        self._state = np.zeros((len(self._row), size), np.float32)
-        self._first_state = self._state.copy()
-        self._tells_reward = tells_reward
 
     def begin(self, columns: slice) -> None:
         """Begin with a new agent's environments, whose first observations are in row ``R``."""
@@ -152,20 +134,6 @@ class Segments:
             out[n:] = rollout.final_observation[taken.final_slot, columns[taken.final]]
         return out
 
-    def states(self, taken: Taken) -> NDArray[np.float32]:
-        """Return what is remembered before each of `observations`, ``[n + m, S]``."""
-        assert self._state is not None, "call remember first"
-        rollout, columns, row = self._rollout, taken.columns, taken.row
-        state = self._state[columns]
-        if self._tells_reward:
-            state[:, -1] = rollout.reward[row, columns]
-        final = state[taken.final]
-        # A step that is not valid was a reset, or was lost; a new agent's row has none either.
-        has_ended = rollout.terminated[row, columns] | rollout.truncated[row, columns]
-        state[has_ended | ~rollout.valid[row, columns]] = 0
-        self._state[columns] = state
-        return np.concatenate((state, final))
-
     def cut(self, taken: Taken, value: NDArray[np.float32]) -> list[Segment]:
         """Return copies of the segments that end here.
 
@@ -183,7 +151,7 @@ class Segments:
         is_inside = steps < self._length[columns]
         reward = self._rollout.reward[rows, columns]
         return_ = _n_step_returns(reward, is_inside, behind, self._gamma)
-        return self._pack(columns, rows, is_inside, reward, return_)
+        return self._pack(columns, rows, is_inside, return_)
 
     def _values_behind(self, taken: Taken, value: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the value of what follows each of ``taken``, ``[n]``; 0 where its task ended."""
@@ -201,7 +169,6 @@ class Segments:
         columns: Columns,
         rows: NDArray[np.int64],
         is_inside: NDArray[np.bool_],
-        reward: NDArray[np.float32],
         return_: NDArray[np.float32],
     ) -> list[Segment]:
         """Return the segments of ``columns``, ``[K]``, whose other fields are ``[horizon, K]``."""
@@ -215,14 +182,9 @@ class Segments:
             self._version[row, column],
             self._probability[row, column],
         )
-        states = self._first_state[columns]
-        segments, i = [], 0
-        for k, length in enumerate(self._length[columns].tolist()):
-            if length:
-                more = () if self._state is None else (states[k], reward[:length, k])
-                segments.append(Segment(*[field[i : i + length] for field in fields], *more))
-                i += length
-        return segments
+        ends = self._length[columns].cumsum()[:-1]
+        parts = zip(*(np.split(field, ends) for field in fields), strict=True)
+        return [Segment(*each) for each in parts if len(each[1])]
 
     def act(
         self,
@@ -230,12 +192,11 @@ class Segments:
         action: NDArray[np.int64],
         version: int,
         probability: NDArray[np.float32] | None = None,
-        state: NDArray[np.float32] | None = None,
     ) -> NDArray[np.int64]:
         """Note the next actions, ``[n]``; return the rows of their steps, ``[n]``.
 
-        Comes after `cut` and `states`. ``version`` is the parameters' version, and ``state``
-        ``[n, S]`` the policy's. If a new round of rows begins, the last observation goes to row 0.
+        Comes after `cut`. ``version`` is the parameters' version. If a new round of rows begins,
+        the last observation goes to row 0.
         """
         rollout, columns = self._rollout, taken.columns
         R = len(rollout.action)
@@ -252,10 +213,6 @@ class Segments:
         closing = columns[taken.is_closing]
         self._start[closing] = row[taken.is_closing]
         self._length[closing] = 0
-        if self._state is not None:
-            begins = columns[self._length[columns] == 0]
-            self._first_state[begins] = self._state[begins]
-            self._state[columns] = state
         return row
 
 

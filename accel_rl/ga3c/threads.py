@@ -28,8 +28,6 @@ from accel_rl.ga3c.sampler import QueuedSampler
 from accel_rl.ga3c.segments import Segment
 from accel_rl.ga3c.versions import Versions, VersionSync
 from accel_rl.graphs import Graphs
-from accel_rl.models import RecurrentModel, Sequences
-from accel_rl.models.memory import split_state
 from accel_rl.parallel import FlatParameters
 
 _JOIN_SECONDS = 60.0
@@ -231,30 +229,4 @@ class QueueThreads:
             fields["weight"] = np.zeros(padded_size(num), np.float32)
             fields["weight"][:num] = 1
         placed: dict[str, Any] = put(fields)
-        samples = Samples(**placed, longest=self._sampler.config.horizon)
-        if not self._agent.remembers:
-            return samples
-        sequences, place = line_up(segments, self._agent.model)
-        moved = (None if each is None else each.to(self._device) for each in sequences)
-        return samples._replace(sequences=Sequences(*moved), place=place.to(self._device))  # type: ignore[arg-type]
-
-
-def line_up(segments: list[Segment], model: RecurrentModel) -> tuple[Sequences, Tensor]:
-    """Return what ``model`` must know of segments side by side, and `Samples.place`.
-
-    No episode begins within a segment: its state says whether one begins with it.
-    """
-    K, T = len(segments), max(map(len, segments))
-    states = torch.from_numpy(np.stack([segment.state for segment in segments]))
-    state, first = split_state(model, states)
-    place = np.concatenate([np.arange(len(own)) * K + k for k, own in enumerate(segments)])
-    previous = None
-    if model.previous is not None and first is not None:
-        action, reward = np.zeros((T, K), np.int64), np.zeros((T, K), np.float32)
-        for k, segment in enumerate(segments):
-            action[1 : len(segment), k] = segment.action[:-1]
-            reward[1 : len(segment), k] = segment.reward[:-1]
-        previous = model.previous(torch.from_numpy(action), torch.from_numpy(reward))
-        previous[0] = first
-    is_first = torch.zeros(T, K, dtype=torch.bool)
-    return Sequences(state, is_first, previous), torch.from_numpy(place)
+        return Samples(**placed, longest=self._sampler.config.horizon)

@@ -135,10 +135,6 @@ def test_nccl_is_for_learners_that_all_have_a_gpu_on_every_machine(
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (
-            ["algo=ga3c", "memory=lstm"],
-            "cuda_graphs=on does not support memory=lstm.*cuda_graphs=auto",
-        ),
         (["log_norms=true"], "log_norms=true.*use cuda_graphs=auto"),
         (["learners=2", "normalize_advantage=true"], "normalize_advantage=true of several"),
     ],

@@ -154,9 +154,6 @@ def check_settings(config: Any) -> None:
     as tuples of these.
 
     NumPy's numbers become Python's own, which alone can be saved, and lists tuples.
-
-    Raises:
-        ValueError: the value of one is of another kind, none of its names, or too large.
     """
     cls: type = type(config)
     hints = _hints(cls)

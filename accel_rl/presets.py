@@ -253,9 +253,6 @@ def ppo(num_envs: int = 8, is_image: bool = True, has_memory: bool = False) -> T
 
     Deviations: a time limit and a lost extra life are treated otherwise than in the published code,
     and minibatches must divide the rollout. docs/algorithms/ppo.md lists all.
-
-    Raises:
-        ValueError: ``num_envs`` does not divide 2,048.
     """
     horizon = _ppo_horizon(num_envs)
     if not is_image:
@@ -331,9 +328,6 @@ def ppo_mujoco(num_envs: int = 1) -> TrainConfig:
 
     Deviations: time limits, and moments that change once a rollout. docs/algorithms/ppo.md lists
     all.
-
-    Raises:
-        ValueError: ``num_envs`` does not divide 2,048.
     """
     return TrainConfig(
         algo="ppo_mujoco",
@@ -655,10 +649,6 @@ def find_preset(name: str) -> Callable[..., TrainConfig]:
     Args:
         name: A name in `PRESETS`, or ``module:function``; the module is imported. The function
             returns a `TrainConfig`, whose ``algo`` is then ``name``.
-
-    Raises:
-        ValueError: There is no such preset. What is returned raises it if the user's function
-            fails or returns something else.
     """
     if name in PRESETS:
         return PRESETS[name]
@@ -692,9 +682,6 @@ def sees_images(spec: EnvSpec) -> bool:
     """Return whether observations are images: numbers in rows and columns.
 
     Of a mapping a part must have at least 16 of both, as small boards go into dense layers.
-
-    Args:
-        spec: the spec of the environment.
     """
     seen = without_mask(spec.observation)
     if isinstance(seen, Leaf):
@@ -703,12 +690,7 @@ def sees_images(spec: EnvSpec) -> bool:
 
 
 def describe_settings(config: TrainConfig, spec: EnvSpec) -> str | None:
-    """Return which of its settings the preset of a run has, or None if it has the same for all.
-
-    Args:
-        config: the config of the run.
-        spec: the spec of its environment.
-    """
+    """Return which of its settings the preset of a run has, or None if it has the same for all."""
     preset = find_preset(config.algo)
     if "is_image" not in parameters_of(preset):
         return None

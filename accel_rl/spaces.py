@@ -210,12 +210,7 @@ def as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def views(space: Space, array: NDArray[Any]) -> Any:
-    """Return views of the leaves of ``array``: the array itself, or a dict of views.
-
-    Args:
-        space: the space of the array.
-        array: ``[..., *shape_of(space)]`` of `dtype_of`.
-    """
+    """Return views of the leaves of ``array``: the array itself, or a dict of views."""
     return map_leaves(lambda _, each: each, space, array)
 
 
@@ -310,9 +305,6 @@ def write_values(
         out: ``[n, *shape_of(space)]`` of `dtype_of`.
         what: the word for a value in messages.
         first: for one integer: the smallest allowed value, which becomes 0 in ``out``.
-
-    Raises:
-        ValueError: another shape or dtype, or a value that is not finite or not in the space.
     """
     if isinstance(space, Leaf):  # with few calls: it is done in each step
         array = given if type(given) is np.ndarray else to_array(given, what)
@@ -333,11 +325,7 @@ def write_values(
 def match_values(
     space: Space, given: Any, what: str, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, tuple[str, ...], Leaf, Any]]:
-    """Yield what to call each leaf, the names that lead to it, the leaf, and its part of ``given``.
-
-    Raises:
-        ValueError: ``given``, a mapping, tuple or structured array, has other names than ``space``.
-    """
+    """Yield the name of each leaf, the path to it, the leaf, and its part of ``given``."""
     if isinstance(space, Leaf):
         yield what, path, space, given
         return
@@ -400,9 +388,6 @@ def _check_bounds(leaf: Leaf, array: NDArray[Any], what: str, slack: float) -> N
 
     Args:
         slack: rounding error of a value, relative to the larger bound.
-
-    Raises:
-        ValueError: a value is further beyond a bound.
     """
     low, high = leaf.bounds
     inside = array
@@ -426,15 +411,7 @@ def _check_bounds(leaf: Leaf, array: NDArray[Any], what: str, slack: float) -> N
 
 
 def to_array(given: Any, what: str) -> NDArray[Any]:
-    """Return an array, a tensor on any device, or a list of numbers, as an array.
-
-    Args:
-        given: the values.
-        what: the word for a value in messages.
-
-    Raises:
-        ValueError: they are something else.
-    """
+    """Return an array, a tensor on any device, or a list of numbers, as an array."""
     if hasattr(given, "detach"):  # a tensor of torch's
         given = given.detach().cpu()
     try:
@@ -475,9 +452,6 @@ def without_mask(observation: Any) -> Any:
     """Return the part of observations, or of their space, for networks: all but the action mask.
 
     If only ``observation`` is left of a mapping, return that leaf.
-
-    Args:
-        observation: A space, or a leaf or mapping of arrays or tensors.
     """
     if not isinstance(observation, Mapping) or ACTION_MASK not in observation:
         return observation
@@ -504,12 +478,7 @@ def check_mask(action: Space, mask: Space) -> None:
 
 
 def has_allowed(action: Space, mask: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return where every integer of an action has an allowed value, ``[n]``.
-
-    Args:
-        action: the space of actions.
-        mask: ``[n, ...]``, masks.
-    """
+    """Return where every integer of an action has an allowed value, ``[n]``."""
     if not isinstance(action, Leaf):
         assert mask.dtype.names is not None
         parts = [has_allowed(action[name], mask[name]) for name in mask.dtype.names]
@@ -534,9 +503,6 @@ def random_values(
         rng: the source of randomness.
         n: the number of values.
         mask: ``[n, ...]``, masks; None: everything is allowed.
-
-    Raises:
-        ValueError: a mask allows nothing.
     """
     out = zeros(space, n)
     _draw(space, rng, out, mask)
@@ -707,11 +673,7 @@ _BOUND = "a number that {0.dtype} holds, or an array of them of shape {0.shape}"
 
 
 def check_space(space: Any) -> Space:
-    """Return ``space`` with plain dicts for mappings.
-
-    Raises:
-        ValueError: it is neither a `Leaf` nor a mapping of names to spaces.
-    """
+    """Return ``space`` with plain dicts for mappings."""
     if isinstance(space, Leaf):
         return space
     if not isinstance(space, Mapping) or not space:

@@ -195,11 +195,7 @@ def evaluate_steps(agent: PolicyAgent, batch: RolloutTensors, precision: str) ->
 
 
 def check_ratios(batch: RolloutTensors) -> None:
-    """Check that a rollout has what probability ratios need.
-
-    Raises:
-        ValueError: It has no log-probabilities of the policy that acted.
-    """
+    """Check that a rollout has what probability ratios need."""
     if batch.log_prob is None:
         raise ValueError(
             "probability ratios need the log-probabilities with which actions were chosen, and "

@@ -291,12 +291,7 @@ def restore(generator: torch.Generator, state: Tensor) -> None:
 
 
 def remaining(config: LearnerConfig, progress: float) -> float:
-    """Return the factor of ``lr_schedule``.
-
-    Args:
-        config: the settings.
-        progress: completed share of the schedule, in [0, 1].
-    """
+    """Return the factor of ``lr_schedule``."""
     return 1 - progress if config.lr_schedule == "linear" else 1.0
 
 

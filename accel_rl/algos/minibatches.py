@@ -21,11 +21,7 @@ from accel_rl.spaces import map_leaves
 
 @dataclass(frozen=True, kw_only=True)
 class MinibatchConfig(LearnerConfig):
-    """Settings of algorithms that make several updates of each rollout.
-
-    Raises:
-        ValueError: A value is out of range.
-    """
+    """Settings of algorithms that make several updates of each rollout."""
 
     cheaper: ClassVar[str] = "fewer epochs or a larger minibatch_size"
 
@@ -39,11 +35,7 @@ class MinibatchConfig(LearnerConfig):
         require(self, "at least 1", lambda value: value >= 1, "epochs", "minibatch_size")
 
     def check_run(self, run: Any) -> None:
-        """Check that minibatches divide the rollouts; see `check_rollout`.
-
-        Raises:
-            ValueError: They do not.
-        """
+        """Check that minibatches divide the rollouts; see `check_rollout`."""
         num_sequences = 0
         if run.memory is not None:
             num_sequences = run.num_learners if run.parallel.sync == "all_reduce" else 1
@@ -62,9 +54,6 @@ class MinibatchConfig(LearnerConfig):
             num_sequences: Number of environments of which a minibatch must hold a multiple, with
                 all their steps, since a recurrent network learns from whole sequences: one for
                 each learner in step. 0: a minibatch may hold any steps.
-
-        Raises:
-            ValueError: They do not.
         """
         size = num_envs * horizon
         if size % self.minibatch_size:
@@ -127,11 +116,7 @@ class Minibatches:
             restore(self._shuffling, state["shuffling"])
 
     def of(self, batch: RolloutTensors) -> Iterator[Any]:
-        """Prepare a rollout, and yield the minibatches of all epochs, inputs of `minimize`.
-
-        Args:
-            batch: The rollout, normalized if the run normalizes.
-        """
+        """Prepare a rollout, and yield the minibatches of all epochs, inputs of `minimize`."""
         config, sharing = self._learner.config, self._learner.sync.num_sharing
         device = self._learner.device
         has_finals = len(batch.final_step) > 0  # most often not

@@ -113,9 +113,6 @@ class Normalization:
         observation: Whether observations are normalized.
         reward: Whether rewards are normalized.
         gamma: Discount of one step.
-
-    Raises:
-        ValueError: Observations are images.
     """
 
     def __init__(
@@ -222,9 +219,6 @@ def normalized_leaves(observation: Any, network: nn.Module) -> dict[str, Leaf]:
 
     All but action masks, pictures that ``network`` scales, and the integers of a mapping that it
     takes as names of their values (`indicated`). Names are those of `named_leaves`.
-
-    Raises:
-        ValueError: There are only pictures.
     """
     is_alone = isinstance(without_mask(observation), Leaf)
 

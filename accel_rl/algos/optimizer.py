@@ -237,11 +237,7 @@ class Turns:
 
 
 def take_turn(table: Tensor) -> Tensor:
-    """Return the next row of a table of `Turns`, 0-d or ``[m]``.
-
-    Args:
-        table: the table.
-    """
+    """Return the next row of a table of `Turns`, 0-d or ``[m]``."""
     place = table[:1].flatten()[:1]
     row = table[1:].index_select(0, place.long()).squeeze(0)
     place += 1
@@ -249,16 +245,7 @@ def take_turn(table: Tensor) -> Tensor:
 
 
 def as_metric(name: str, value: Any, device: torch.device) -> Tensor:
-    """Return a metric as a 0-d tensor of floats, without gradient.
-
-    Args:
-        name: name of the metric, for the message.
-        value: a tensor of one element, or a number.
-        device: device of the tensor.
-
-    Raises:
-        ValueError: the value is not one real number.
-    """
+    """Return a metric as a 0-d tensor of floats, without gradient."""
     if isinstance(value, Tensor):
         is_plain = value.dtype == torch.float32 and value.ndim == 0 and not value.requires_grad
         if is_plain and value.device == device:  # most often

@@ -34,10 +34,6 @@ def make_q_agent(
         network: Which network, and where.
         support: Values of the atoms ``[K]``; None: the network gives values, or quantiles.
         outputs: Further attributes of the `QHead`.
-
-    Raises:
-        ValueError: There is no such network, it does not fit the environment, or actions are not
-            one of several.
     """
     device = network.device
     env = replace(network.env, observation=without_mask(network.env.observation))

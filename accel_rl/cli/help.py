@@ -70,14 +70,7 @@ def wants_help(arguments: Sequence[str]) -> bool:
 
 
 def check_names(arguments: Sequence[str]) -> None:
-    """Check the names of the options of a training run by a preset of ours, before torch is loaded.
-
-    Args:
-        arguments: of the command line.
-
-    Raises:
-        ValueError: A preset or an option does not exist.
-    """
+    """Check preset and names of options of a training run, before torch is loaded."""
     given = split([each for each in arguments if each != PLAN])
     algo = given.pop("algo", "a2c")
     if given.keys() & {"config", "resume"} or ":" in algo:
@@ -105,11 +98,7 @@ def main_help() -> str:
 
 
 def presets_table(width: int) -> str:
-    """Return what ``accel_rl presets`` prints.
-
-    Args:
-        width: of the terminal.
-    """
+    """Return what ``accel_rl presets`` prints."""
     rows = [("algo=", "actions", "memory", "learners", "what it is")]
     for name, preset in read_index().presets.items():
         title = preset.about.partition("\n")[0]
@@ -125,16 +114,7 @@ def presets_table(width: int) -> str:
 
 
 def train_help(arguments: Sequence[str], width: int) -> str:
-    """Return the options of a preset, with types, documentation and defaults.
-
-    Args:
-        arguments: of the command line: the preset, and ``--help`` for the options that most runs
-            need, one line each, or ``--help=all`` for all of them.
-        width: of the terminal.
-
-    Raises:
-        ValueError: There is no such preset.
-    """
+    """Return the options of a preset, with types, documentation and defaults."""
     given = split([each for each in arguments if each not in _HELP | {PLAN}])
     algo = given.get("algo", "a2c")
     preset = _preset(algo)
@@ -157,12 +137,7 @@ def train_help(arguments: Sequence[str], width: int) -> str:
 
 
 def command_help(name: str, width: int) -> str:
-    """Return the options of another command than ``train``.
-
-    Args:
-        name: the command.
-        width: of the terminal.
-    """
+    """Return the options of another command than ``train``."""
     arguments, what = COMMANDS[name]
     options = read_index().commands.get(name, [])
     more = " [key=value ...]" if options and "=" not in arguments else ""
@@ -176,14 +151,7 @@ def command_help(name: str, width: int) -> str:
 
 
 def completion(shell: str) -> str:
-    """Return a script by which a shell completes commands, options and presets.
-
-    Args:
-        shell: bash or zsh.
-
-    Raises:
-        ValueError: It is another shell.
-    """
+    """Return a script by which a shell completes commands, options and presets."""
     if shell not in ("bash", "zsh"):
         raise ValueError(
             f"completion is for bash and zsh; write accel_rl completion bash, not {shell!r}"

@@ -98,11 +98,7 @@ def listed(options: Sequence[Option]) -> list[Listed]:
 
 
 def describe(preset: Any) -> Preset:
-    """Return what help says about a preset.
-
-    Args:
-        preset: a function that returns a `TrainConfig`.
-    """
+    """Return what help says about a preset."""
     import dataclasses
     import inspect
 

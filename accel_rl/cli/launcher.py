@@ -69,15 +69,7 @@ def launch(arguments: Sequence[str], num_learners: int, *, goes_on: bool) -> int
 
 @contextlib.contextmanager
 def giving_to_learners(on_row: OnRow | None, *, quiet: bool) -> Iterator[None]:
-    """Let learners that start within have the environments and the ``on_row`` of this program.
-
-    Args:
-        on_row: called with each row of metrics, in the process of the first learner.
-        quiet: show nothing.
-
-    Raises:
-        ValueError: cloudpickle cannot carry them.
-    """
+    """Let learners that start within have the environments and the ``on_row`` of this program."""
     try:
         given = dumps((GIVEN, on_row, quiet))
     except Exception as error:

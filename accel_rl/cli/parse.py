@@ -123,20 +123,12 @@ def to_texts(config: TrainConfig) -> dict[str, str]:
 
 
 def from_texts(texts: Mapping[str, str]) -> TrainConfig:
-    """Return the config of which `to_texts` made ``texts``.
-
-    Raises:
-        ValueError: this version of accel_rl has other options.
-    """
+    """Return the config of which `to_texts` made ``texts``."""
     return override(find_preset(texts["algo"])(), texts)
 
 
 def override(base: Config, given: Mapping[str, str]) -> Config:
-    """Return the dataclass instance ``base`` with the given options.
-
-    Raises:
-        ValueError: an option is unknown, ambiguous, given twice, of the wrong type or out of range.
-    """
+    """Return the dataclass instance ``base`` with the given options."""
     options = {option.key: option for option in list_options(base)}
     texts = resolve_keys(given, options)
     for key, text in given.items():

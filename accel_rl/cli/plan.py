@@ -42,9 +42,6 @@ def describe_plan(
 
     Tests plan for another one: ``machine``, its ``num_gpus``, and the NUMA node of each learner's
     GPU; nothing is measured then.
-
-    Raises:
-        ValueError: the config cannot be had.
     """
     if not config.learner.in_rollouts:
         raise ValueError(

@@ -55,11 +55,7 @@ _ELSEWHERE = {
 
 
 def split(arguments: Sequence[str]) -> dict[str, str]:
-    """Return ``key=value`` arguments as a dictionary.
-
-    Raises:
-        ValueError: an argument is of another form.
-    """
+    """Return ``key=value`` arguments as a dictionary."""
     given: dict[str, str] = {}
     for argument in arguments:
         key, equals, text = argument.partition("=")
@@ -78,11 +74,7 @@ def split(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def resolve_key(key: str, keys: Collection[str]) -> str:
-    """Return the one of ``keys``, dotted, that ``key`` stands for.
-
-    Raises:
-        ValueError: none, or several.
-    """
+    """Return the one of ``keys``, dotted, that ``key`` stands for."""
     if key in keys:
         return key
     matches = [each for each in keys if _name(each) == key]
@@ -96,11 +88,7 @@ def resolve_key(key: str, keys: Collection[str]) -> str:
 
 
 def resolve_keys(given: Mapping[str, Value], keys: Collection[str]) -> dict[str, Value]:
-    """Return ``given`` with the key of each option in full, by `resolve_key`.
-
-    Raises:
-        ValueError: an option is unknown, ambiguous or given twice.
-    """
+    """Return ``given`` with the key of each option in full, by `resolve_key`."""
     found: dict[str, Value] = {}
     for key, value in given.items():
         full = resolve_key(key, keys)
@@ -116,17 +104,7 @@ def check_keys(
     keys: Collection[str],
     others: Mapping[str, Collection[str]],
 ) -> dict[str, Value]:
-    """Return the options ``given`` with their keys in full.
-
-    Args:
-        given: options by key, in full or short.
-        algo: the preset.
-        keys: the keys of its options, in full.
-        others: the keys of all presets, by name.
-
-    Raises:
-        ValueError: an option does not exist, or only with other presets, or is given twice.
-    """
+    """Return the options ``given`` with their keys in full."""
     for key, value in given.items():
         with_it = [name for name, theirs in others.items() if _has(key, theirs)]
         if with_it and not _has(key, keys) and not _ours(key, keys):

@@ -41,11 +41,7 @@ _NOTHING = StepResult(0.0, 0.0, False, False, False)  # most steps
 
 
 class AtariEnv:
-    """One Atari game. Observations: ``[frame_stack, rows, columns]`` uint8.
-
-    Raises:
-        ValueError: ``game`` is not one that ale-py has.
-    """
+    """One Atari game. Observations: ``[frame_stack, rows, columns]`` uint8."""
 
     def __init__(self, game: str, config: AtariConfig) -> None:
         check_game(game)

@@ -84,9 +84,6 @@ def _wrapped(made: Any) -> Any:
 class Clipped:
     """An environment or a batch, with all its attributes, that clips actions to their bounds.
 
-    Args:
-        env: the environment or batch.
-
     Attributes:
         spec: spec of ``env``, whose bounded floats are marked as clipped.
     """

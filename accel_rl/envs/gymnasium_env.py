@@ -292,11 +292,7 @@ class GymnasiumEnv:
 def read_spaces(
     name: str, env: Any, observation_space: Any, action_space: Any
 ) -> tuple[Space, Space, int]:
-    """Return the spaces of an environment of Gymnasium's, and its first discrete action.
-
-    Raises:
-        EnvError: A space is not supported.
-    """
+    """Return the spaces of an environment of Gymnasium's, and its first discrete action."""
     found = []
     for kind, space in (("observation", observation_space), ("action", action_space)):
         try:

@@ -100,12 +100,7 @@ def make_env_factory(
 
 @contextlib.contextmanager
 def giving(name: str | None, function: Callable[..., Any] | None) -> Iterator[None]:
-    """Let ``name`` stand for an environment that a program has given, within.
-
-    Args:
-        name: name of the environment in configs.
-        function: makes the environment; None: there is nothing to give.
-    """
+    """Let ``name`` stand for an environment that a program has given, within."""
     before = GIVEN.copy()
     if name is not None and function is not None:
         GIVEN[name] = function
@@ -120,9 +115,6 @@ def name_for_configs(env: Callable[..., Any]) -> str:
     """Return the name under which a config has an environment that a program gives.
 
     If other programs can import the function or class, the name is ``module:function``.
-
-    Args:
-        env: a function or class that makes the environment.
     """
     module, name = getattr(env, "__module__", None), getattr(env, "__qualname__", None)
     if name is None or module is None:  # of an object that is called
@@ -166,12 +158,6 @@ def probe_observations(factory: EnvFactory) -> Array:
     """Return two observations, ``[2, ...]``, from an environment made and closed in this process.
 
     The first of an episode, and the first one in a few steps that differs from it, if one does.
-
-    Args:
-        factory: makes an `Environment`.
-
-    Raises:
-        EnvError: as in `probe`, or the first reset raises.
     """
     return probe(factory, _look_at_observations)
 
@@ -182,14 +168,6 @@ def probe(factory: EnvFactory, look: Callable[[Any], _Found]) -> _Found:
     It is an `Environment`, or `Simulators` with one environment.
 
     If closing fails, there is a warning.
-
-    Args:
-        factory: makes an `Environment`.
-        look: called with the environment.
-
-    Raises:
-        EnvError: the factory raises, or returns something that is no `Environment`; or ``look``
-            raises it.
     """
     if not callable(factory):
         raise EnvError(
@@ -311,11 +289,7 @@ def _make_from_gymnasium(env_id: str, spec: Any, info_keys: Sequence[str]) -> En
 
 
 def gymnasium_spec(env: str) -> Any:
-    """Return the ``gymnasium.envs.registration.EnvSpec`` of an id, ``module:Id-v0`` or ``Id-v0``.
-
-    Raises:
-        ValueError: there is no such environment.
-    """
+    """Return Gymnasium's ``EnvSpec`` of an id, ``module:Id-v0`` or ``Id-v0``."""
     import gymnasium
 
     module_name, _, env_id = env.rpartition(":")

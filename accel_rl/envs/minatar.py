@@ -31,11 +31,7 @@ _CELL = 16
 
 
 def check_game(env: str) -> str:
-    """Return the game that ``env`` names, as in ``minatar/breakout``.
-
-    Raises:
-        ValueError: MinAtar has no such game, or is not installed.
-    """
+    """Return the game that ``env`` names, as in ``minatar/breakout``."""
     game = env.removeprefix(PREFIX)
     if game not in GAMES:
         close = close_names(game, list(GAMES))
@@ -56,9 +52,6 @@ class MinAtarEnv:
     Observations: ``[channels, 10, 10]`` uint8, 255 where a cell holds what the channel stands for,
     else 0. Actions: the same six in each game (nothing, left, up, right, down, fire); some do
     nothing. With a probability of 0.1 the action before is taken instead.
-
-    Args:
-        game: one of `GAMES`.
     """
 
     def __init__(self, game: str) -> None:

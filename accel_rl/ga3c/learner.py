@@ -100,11 +100,7 @@ class GA3CConfig(LearnerConfig):
         return GA3C(agent, self, sync)
 
     def check_run(self, run: Any) -> None:
-        """Check that there is one learner, with agents in processes and a long enough queue.
-
-        Raises:
-            ValueError: There is not.
-        """
+        """Check that there is one learner, with agents in processes and a long enough queue."""
         if run.num_learners > 1:
             raise ValueError(
                 f"algo={run.algo} has one model, and {run.num_learners} learners were asked for; "
@@ -280,11 +276,7 @@ class GA3C:
 
     @torch.no_grad()
     def _targets(self, output: PolicyValue, batch: Samples) -> tuple[Tensor, Tensor]:
-        """Return the targets of values, and the advantages of the actions: ``[N]`` each.
-
-        Raises:
-            ValueError: The batch lacks the probabilities of its actions.
-        """
+        """Return the targets of values, and the advantages of the actions: ``[N]`` each."""
         config, value = self.config, output.value.detach()
         if not config.vtrace:
             return batch.return_, batch.return_ - value

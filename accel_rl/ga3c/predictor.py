@@ -92,12 +92,7 @@ def padded_size(num_rows: int) -> int:
 
 
 class Places:
-    """Memory on ``device`` for arrays of at most ``most`` rows, the same each time.
-
-    Args:
-        most: Maximum number of rows.
-        device: A GPU.
-    """
+    """Memory on ``device`` for arrays of at most ``most`` rows, the same each time."""
 
     def __init__(self, most: int, device: torch.device) -> None:
         self._most = padded_size(most)

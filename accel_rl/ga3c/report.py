@@ -73,9 +73,6 @@ def draw_tuner(path: Path, rows: Sequence[Row], title: str) -> None:
             updates a second (``trainings_per_second``), and whether the counts were kept (others
             have a hollow mark).
         title: of the figure.
-
-    Raises:
-        OSError: the file could not be written; the one before stays.
     """
     # Matplotlib takes a while to load.
     from accel_rl.runs.figures import (

@@ -123,11 +123,6 @@ class QueuedSampler(PoolSampler):
         steps: Number of steps taken so far.
         training_queue: Segments, for trainers.
         queue_times: What predictors have done so far.
-
-    Raises:
-        ValueError: an option has no use here, or the environment cannot be made, or its
-            observations are not one array or its actions not Discrete.
-        SamplerError: this is not Linux.
     """
 
     _pool: WorkerPool
@@ -181,12 +176,7 @@ class QueuedSampler(PoolSampler):
         return self._limit * self._envs_per_agent
 
     def _start(self, state: SamplerState | None) -> None:
-        """Start ``num_groups`` agents, and wait until they have. There is no state to go on from.
-
-        Raises:
-            ValueError: ``state`` is not None.
-            WorkerError: an agent failed, or took longer than 240 s + ``step_timeout_seconds``.
-        """
+        """Start ``num_groups`` agents, and wait until they have started."""
         if state is not None:
             raise ValueError("state was given; a QueuedSampler takes none: leave it out")
         self._add(self.config.num_groups)
@@ -206,10 +196,6 @@ class QueuedSampler(PoolSampler):
         """Add agents, or retire some when they are ready next, without waiting for that.
 
         Does nothing in a sampler that was not started, or was closed.
-
-        Raises:
-            ValueError: ``num_agents`` is not in 1 .. ``max_agents``.
-            SamplerError: this process is a fork of the one that started this.
         """
         check_kind(int, num_agents=num_agents)
         if not 1 <= num_agents <= self.max_agents:
@@ -411,12 +397,7 @@ def check_queued(
     max_prediction_batch: int,
     training_queue_size: int,
 ) -> None:
-    """Check the arguments of a `QueuedSampler`.
-
-    Raises:
-        ValueError: an argument is out of range, or an option of ``config`` has no use with agents
-            that never wait.
-    """
+    """Check the arguments of a `QueuedSampler`."""
     G = config.num_groups
     for name, *allowed in (
         ("reset_policy", "immediate"),
@@ -442,11 +423,7 @@ def check_queued(
 
 
 def _check_values(values: Any, num_observations: int, name: str = "values") -> NDArray[np.float32]:
-    """Return ``values``, called ``name`` in messages, as an array.
-
-    Raises:
-        ValueError: they are not one finite number for each observation.
-    """
+    """Return ``values``, called ``name`` in messages, as an array."""
     given: NDArray[np.float32] = np.asarray(values, np.float32)
     if given.shape != (num_observations,):
         raise ValueError(

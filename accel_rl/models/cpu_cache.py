@@ -34,11 +34,7 @@ class ForwardCache:
         self._version = -1  # of the parameters that gave them
 
     def __call__(self, observation: Tensor) -> PolicyValue:
-        """Return the network's output.
-
-        Args:
-            observation: ``[N, C, H, W]``.
-        """
+        """Return the network's output."""
         network = self._network
         if torch.is_inference_mode_enabled():
             return network.heads(self._act(observation)[-1])

@@ -245,11 +245,7 @@ speeds: more filters in the first layer, whose stride is in the name, and a thir
 
 
 class ImageNetwork(SharedNetwork):
-    """A shared convolutional trunk with a policy and a value head.
-
-    Raises:
-        ValueError: the image is too small for the convolutions.
-    """
+    """A shared convolutional trunk with a policy and a value head."""
 
     def __init__(self, spec: ImageSpec, picture: Picture, num_actions: int) -> None:
         super().__init__()
@@ -276,11 +272,7 @@ def image_trunk(picture: Picture) -> ImageNetwork:
 
 
 def make_convs(spec: ImageSpec, picture: Picture) -> tuple[nn.Sequential, int]:
-    """The convolutions with their initial weights, and how many numbers the last map has.
-
-    Raises:
-        ValueError: the image is too small for them.
-    """
+    """The convolutions with their initial weights, and how many numbers the last map has."""
     rows, columns = spec.feature_shape(picture.height, picture.width)
     if not spec.fits(picture):
         raise ValueError(

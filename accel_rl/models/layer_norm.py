@@ -40,13 +40,6 @@ class NormalizedImageTrunk(nn.Module):
     """Convolutions and a fully connected layer, each normalized before its ReLU.
 
     A feature map is normalized as a whole, over channels, rows and columns.
-
-    Args:
-        spec: The layers.
-        picture: How observations are read.
-
-    Raises:
-        ValueError: The image is too small for the convolutions.
     """
 
     def __init__(self, spec: ImageSpec, picture: Picture) -> None:
@@ -73,11 +66,7 @@ class NormalizedImageTrunk(nn.Module):
 
 
 class NormalizedMLPTrunk(nn.Module):
-    """Two layers, of 120 and 84 units, each normalized before its ReLU.
-
-    Args:
-        observation_shape: Shape of an observation, which is flattened.
-    """
+    """Two layers, of 120 and 84 units, each normalized before its ReLU."""
 
     def __init__(self, observation_shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -95,15 +84,7 @@ class NormalizedMLPTrunk(nn.Module):
 
 
 class NormalizedQNetwork(QModel):
-    """A trunk with layer normalization and a linear layer.
-
-    Args:
-        trunk: The layers before the last one, which give ``num_features`` numbers.
-        head: Outputs of the network.
-
-    Raises:
-        ValueError: It is to have two streams.
-    """
+    """A trunk with layer normalization and a linear layer."""
 
     def __init__(self, trunk: Any, head: QHead) -> None:
         super().__init__()

@@ -52,9 +52,6 @@ def make_own_model(
         memory: kind of memory between features and heads, ``F`` units wide. None: none.
         device: device of the parameters.
         observations: two observations, ``[2, ...]``, on which it is tried; None: zeros and ones.
-
-    Raises:
-        ValueError: there is no such function, it fails, or makes what cannot be learned with.
     """
     if observations is None:
         observations = map_leaves(_zeros_and_ones, space)

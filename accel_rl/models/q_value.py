@@ -219,11 +219,7 @@ def add_noise_(model: nn.Module) -> None:
 
 
 class Convolutions(nn.Module):
-    """What the last of some convolutions gives, flattened.
-
-    Raises:
-        ValueError: the image is too small for the convolutions.
-    """
+    """What the last of some convolutions gives, flattened."""
 
     def __init__(self, spec: ImageSpec, picture: Picture) -> None:
         super().__init__()
@@ -234,11 +230,7 @@ class Convolutions(nn.Module):
 
 
 class ImageQNetwork(QModel):
-    """Convolutions, then `QHeads`, whose streams have a hidden layer each.
-
-    Raises:
-        ValueError: the image is too small for the convolutions.
-    """
+    """Convolutions, then `QHeads`, whose streams have a hidden layer each."""
 
     def __init__(self, spec: ImageSpec, picture: Picture, head: QHead) -> None:
         super().__init__()

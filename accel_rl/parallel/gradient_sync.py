@@ -221,11 +221,7 @@ def make_state(parameters: FlatParameters, flats: Mapping[str, Tensor], num_upda
 
 
 def load_state(parameters: FlatParameters, flats: Mapping[str, Tensor], state: State) -> int:
-    """Fill ``flats`` from a result of `make_state`; return its ``num_updates``.
-
-    Raises:
-        ValueError: ``state`` is of another model or rule.
-    """
+    """Fill ``flats`` from a result of `make_state`; return its ``num_updates``."""
     check_kinds(state, flats)
     for kind, flat in flats.items():
         parameters.from_named_(flat, state[kind])

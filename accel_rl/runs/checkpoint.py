@@ -119,9 +119,6 @@ def save_part(run_dir: Path, steps: int, rank: int, state: dict[str, Any]) -> No
 
     Parts that a checkpoint names stay, and the last `NUM_KEPT` and one more: the first
     learner may not be done with this one yet.
-
-    Raises:
-        OSError: it could not be written.
     """
     path = part_path(run_dir, steps, rank)
     write_whole(path, _content(path, state), durable=True)
@@ -184,11 +181,7 @@ def _content(path: Path, state: dict[str, Any]) -> Callable[[BinaryIO], None]:
 
 
 def list_checkpoints(run_dir: Path) -> list[Path]:
-    """Return the checkpoints of a run, oldest first.
-
-    Raises:
-        ValueError: their folder cannot be read.
-    """
+    """Return the checkpoints of a run, oldest first."""
     folder = run_dir / "checkpoints"
     try:
         names = os.listdir(folder)  # Path.glob takes a folder that it may not read for an empty one
@@ -204,9 +197,6 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
     Tensors are the mapped file, so that a large replay takes no memory beside the copy that is
     made of it. While they exist the file may be replaced or deleted, but not overwritten.
-
-    Args:
-        path: of a checkpoint, of a part of one, or of the best policy.
 
     Raises:
         DamagedError: the file cannot be read, is damaged, or is no checkpoint. The message names

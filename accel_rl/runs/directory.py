@@ -45,9 +45,6 @@ def make_run_directory(config: TrainConfig, now: datetime, place: Path) -> Path:
     """Make ``run_dir``, or ``runs/<env>-<algo>-<seed>-<time>`` if none is given.
 
     ``place``: what `run_place` has returned.
-
-    Raises:
-        ValueError: ``run_dir`` holds something already, or cannot be made.
     """
     if config.run_dir is None:
         return _make_new(config, now, place)
@@ -56,12 +53,7 @@ def make_run_directory(config: TrainConfig, now: datetime, place: Path) -> Path:
 
 
 def refuse_used(path: Path, *, makes: bool = False) -> None:
-    """Raise ValueError if ``run_dir`` exists and is not empty, or cannot be made if it ``makes``.
-
-    Args:
-        path: absolute path of ``run_dir``.
-        makes: whether to make the directory.
-    """
+    """Raise ValueError if ``path`` is not empty, or cannot be made if this ``makes`` it."""
     try:
         if makes:
             path.mkdir(parents=True, exist_ok=True)
@@ -140,9 +132,6 @@ def hold(run_dir: Path) -> Iterator[None]:
     """Keep other processes from training in ``run_dir`` within.
 
     Nothing keeps them from it on Windows.
-
-    Raises:
-        ValueError: another one does, or there is no such directory.
     """
     if sys.platform == "win32":
         yield

@@ -121,11 +121,7 @@ def name_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], size: f
 
 
 def to_png(figure: Figure) -> memoryview:
-    """Return ``figure`` as the bytes of a PNG file.
-
-    Raises:
-        ValueError: Matplotlib cannot draw it, as with settings of the user's that need LaTeX.
-    """
+    """Return ``figure`` as the bytes of a PNG file."""
     buffer = io.BytesIO()
     try:
         figure.savefig(buffer, format="png")
@@ -143,16 +139,6 @@ def draw_learning_curve(path: Path, rows: Sequence[Row], algo: str, env: str, to
     The line is the mean of the last 100 episodes, the band their 10th to 90th percentile. Atari
     games have lines at the scores of random play and of a human. Rows before the first finished
     episode have no point.
-
-    Args:
-        path: the PNG.
-        rows: rows of metrics.
-        algo: name of the algorithm.
-        env: name of the environment.
-        took: what the run took, for the title.
-
-    Raises:
-        OSError: the file could not be written; the one before stays.
     """
     names = [f"episode_return_raw_{each}" for each in ("mean", "p10", "p90")]
     steps, mean, low, high = (

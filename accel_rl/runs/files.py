@@ -141,11 +141,7 @@ def whole_lines(path: Path) -> list[str]:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading; a FIFO or a device in its place is not waited for.
-
-    Raises:
-        OSError: the file cannot be opened, or it is not a regular file.
-    """
+    """Open a regular file for reading; a FIFO or a device in its place is not waited for."""
     file = open(path, "rb", opener=_open_now)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -154,21 +150,12 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_text(path: Path) -> str:
-    """Read the text of a regular file, in UTF-8.
-
-    Raises:
-        OSError: the file cannot be read, or it is not a regular file.
-        UnicodeDecodeError: the file is not text.
-    """
+    """Read the text of a regular file, in UTF-8."""
     return read_bytes(path, MOST_TABLE_BYTES).decode()
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """Read a regular file of at most ``most`` bytes; a larger one would fill the memory.
-
-    Raises:
-        OSError: the file cannot be read, it is not a regular file, or it is larger.
-    """
+    """Read a regular file of at most ``most`` bytes; a larger one would fill the memory."""
     with open_regular(path) as file:
         is_larger = os.fstat(file.fileno()).st_size > most
         data = b"" if is_larger else file.read(most + 1)  # some files of the system say 0

@@ -37,12 +37,7 @@ def read_config(run_dir: str | Path, *, trust: bool = False) -> TrainConfig:
 
 
 def read_trusted_config(run_dir: str | Path, *, trust: bool) -> TrainConfig:
-    """Return the config of the run in ``run_dir`` if code that it names may run.
-
-    Raises:
-        UntrustedError: it names code, is not signed with this user's key, and ``trust`` is false.
-        ValueError: as in `read_config`.
-    """
+    """Return the config of the run in ``run_dir`` if code that it names may run."""
     return _read(Path(run_dir), trust, CODE_OPTIONS)
 
 
@@ -90,12 +85,7 @@ def _read(run_dir: Path, trust: bool, imports: Collection[str]) -> TrainConfig:
 
 
 def find_checkpoint(run_dir: Path, which: int | str | None = None) -> Path:
-    """Return the path of a checkpoint: after ``which`` steps, the ``"best"``, or the last.
-
-    Raises:
-        ValueError: there is none, and the message lists those that there are; or their folder
-            cannot be read.
-    """
+    """Return the path of a checkpoint: after ``which`` steps, the ``"best"``, or the last."""
     if which == "best":
         best = best_path(run_dir)
         if not os.path.lexists(best):
@@ -127,11 +117,7 @@ def find_checkpoint(run_dir: Path, which: int | str | None = None) -> Path:
 
 
 def find_policy(run_dir: Path, which: int | str | None = None) -> Path:
-    """Return the weights of a package, or a checkpoint as `find_checkpoint` does.
-
-    Raises:
-        ValueError: as in `find_checkpoint`, or ``which`` is given with a package.
-    """
+    """Return the weights of a package, or a checkpoint as `find_checkpoint` does."""
     if not _is_package(run_dir):
         return find_checkpoint(run_dir, which)
     if which is not None:

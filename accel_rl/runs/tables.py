@@ -186,11 +186,7 @@ class MetricsWriter:
         self._send = send
 
     def write(self, row: Row) -> None:
-        """Write ``row``, which has a column ``steps``, in its order of columns.
-
-        Raises:
-            OSError: the disk is full, say.
-        """
+        """Write ``row``, which has a column ``steps``, in its order of columns."""
         self.metrics.write(row)
         tagged = {tag(name): value for name, value in row.items() if name != "steps"}
         self._hand_on(tagged, int(row["steps"]))
@@ -227,11 +223,7 @@ def tag(column: str) -> str:
 
 
 def read_rows(path: Path, *needed: str) -> list[dict[str, float]]:
-    """Return the rows of a table of metrics, none if there is no file; the run may go on.
-
-    Raises:
-        ValueError: it cannot be read, or lacks a column of those ``needed``.
-    """
+    """Return the rows of a table of metrics, none if there is no file; the run may go on."""
     return list(_rows(path, needed))
 
 

@@ -38,11 +38,7 @@ _MOST_BYTES = 1 << 24
 
 
 def write_yaml(path: Path, tree: object, *, signed: bool = True) -> None:
-    """Write OmegaConf's ``tree`` to ``path``, ``signed`` if this user has a key.
-
-    Raises:
-        OSError: it could not be written; ``path`` is as it was.
-    """
+    """Write OmegaConf's ``tree`` to ``path``, ``signed`` if this user has a key."""
     data = OmegaConf.to_yaml(tree).encode()
     key = user_key() if signed else None
     if key is not None:
@@ -100,10 +96,6 @@ def read_option_file(path: Path, *, trust: bool) -> dict[str, Any]:
     """Return the options in the file that ``config=FILE`` names, by dotted key.
 
     ``run_dir`` is left out: a run's own ``config.yaml`` names its own directory.
-
-    Raises:
-        UntrustedError: it names code that may not run without ``trust``.
-        ValueError: it cannot be read, holds no options, or says ``resume`` or ``trust``.
     """
     if path.is_dir():
         raise ValueError(f"config={path} is a directory; name a file, as in {path}/config.yaml")

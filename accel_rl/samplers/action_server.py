@@ -363,11 +363,6 @@ class _DeviceRows:
 class _SmallFields:
     """The small fields of a rollout, which are copied to the device in one call.
 
-    Args:
-        rollout: The sampler's.
-        device: The GPU.
-        num_kept: Rollouts whose tensors stay valid at the same time.
-
     Attributes:
         host: Copies in pinned memory, by field.
     """

@@ -45,11 +45,7 @@ class Actor:
         return _output(self.choose(observation, noise, step.env_slice))
 
     def finish(self, reward: Tensor) -> dict[str, Any]:
-        """Return further tensors of a complete rollout, by field of `RolloutTensors`.
-
-        Args:
-            reward: ``[B]``, of the last step.
-        """
+        """Return further tensors of a complete rollout, by field of `RolloutTensors`."""
         return {}
 
     def get_state(self) -> Tensor | None:

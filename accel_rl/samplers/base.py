@@ -294,12 +294,7 @@ def of_another_process(pid: int) -> SamplerError:
 
 
 def not_running(ended_by: str, is_closed: bool) -> SamplerError:
-    """Return the error of a sampler that shall collect and does not run.
-
-    Args:
-        ended_by: the error in an earlier `collect` that closed the sampler; empty if none did.
-        is_closed: whether the sampler was closed.
-    """
+    """Return the error of a sampler that shall collect and does not run."""
     if ended_by:
         return SamplerError(
             f"this sampler was closed by an error in an earlier collect ({ended_by}); make another "

@@ -233,11 +233,7 @@ class Block:
         return {self._first + i: attempt(function, envs[i], *given) for i, given in own.items()}
 
     def get_play(self, i: int) -> Play:
-        """Return the state of environment ``i`` of a `VectorEnv`, which is no batch.
-
-        Raises:
-            TypeError: its state cannot be saved.
-        """
+        """Return the state of environment ``i`` of a `VectorEnv`, which is no batch."""
         state = self._stepper.get_state(i, False)
         if not isinstance(state, bytes):
             raise TypeError(

@@ -175,9 +175,6 @@ class Boundary:
     def draw_noise(self, num_noise: int) -> NDArray[np.float64]:
         """Return the action noise of one rollout, uniform numbers in [0, 1).
 
-        Args:
-            num_noise: ``k``, numbers for each action.
-
         Returns:
             ``[T, B, k]``, or ``[T, B]`` if ``k`` is 1.
         """
@@ -245,11 +242,7 @@ class Boundary:
         )
 
     def set_state(self, state: SamplerState) -> EnvStates:
-        """Restore everything but the environments; return their states.
-
-        Raises:
-            ValueError: the state is of other environments, or of another number of them.
-        """
+        """Restore everything but the environments; return their states."""
         row = self._rollout.observation[-1]
         if state.observation.shape != row.shape or state.observation.dtype != row.dtype:
             raise ValueError(

@@ -20,11 +20,7 @@ _newest: State = ()
 
 
 def seed_generators(seed: np.random.SeedSequence) -> None:
-    """Seed both generators.
-
-    Args:
-        seed: seed of the environment that comes next.
-    """
+    """Seed both generators."""
     global _newest
     first, *others = seed.generate_state(5).tolist()
     random.seed(first)

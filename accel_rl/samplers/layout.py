@@ -52,10 +52,6 @@ def plan_workers(
         drives_gpu: keep a core for the server.
         seat: the rank whose share of the cores is planned.
         machine: the machine to plan for; None: this one.
-
-    Raises:
-        ValueError: ``num_workers`` does not fit ``num_envs`` and ``num_groups``, or this process
-            may not use ``cpus``.
     """
     most = config.num_envs
     num_workers = config.num_workers
@@ -145,9 +141,6 @@ def rotation(cores: Iterable[tuple[int, ...]]) -> Iterator[MoveOn | None]:
     Within, each call of the function moves this thread to the next core. With fewer than two cores
     there is no function (None), and the thread stays where it is. Threads that are started within
     inherit the one core, so nothing within should start any.
-
-    Args:
-        cores: CPU ids of each core.
     """
     distinct = list(dict.fromkeys(cores))
     if len(distinct) < 2:

@@ -31,9 +31,6 @@ def make_envs(
     """Make the environments of ``columns``, or their batch, with generators of ``seed``.
 
     A factory with a parameter ``env_index`` is called with the column of each environment.
-
-    Raises:
-        SamplerError: an environment does not fit the rollout.
     """
     envs: list[Any] = []
     is_batch = False
@@ -75,12 +72,7 @@ def make_block(
 
 
 def probe_spec_for(factory: EnvFactory, config: SamplerConfig) -> EnvSpec:
-    """Return the spec of the factory's environments, if they can be reset as ``config`` says.
-
-    Raises:
-        EnvError: there is no such environment.
-        ValueError: they are a batch that cannot be reset so.
-    """
+    """Return the spec of the factory's environments, if they can be reset as ``config`` says."""
     spec, own, rests = probe(factory, _look)
     check_autoreset(spec.name, own, config.reset_policy, rests=rests)
     return spec

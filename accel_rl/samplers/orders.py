@@ -172,23 +172,12 @@ class Orders:
 
 
 def awake_seconds(has_cores: bool) -> float | None:
-    """Return how long a worker looks for the next order before it sleeps, for a `Waiter`.
-
-    Args:
-        has_cores: whether no policy or other worker waits for its core.
-    """
+    """Return how long a worker looks for the next order before it sleeps, for a `Waiter`."""
     return (AWAKE_SECONDS if has_cores else 0.0) if ORDERS_STORES else None
 
 
 class Waiter:
-    """The worker's side: waits for orders to its groups, on any processor.
-
-    Args:
-        arrays: the shared memory.
-        worker: number of the worker.
-        groups: the groups that it has environments of.
-        wake: its eventfd.
-    """
+    """The worker's side: waits for orders to its groups, on any processor."""
 
     def __init__(self, arrays: SharedArrays, worker: int, groups: Sequence[int], wake: int) -> None:
         self._groups, self._wake = groups, wake

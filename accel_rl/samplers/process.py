@@ -52,11 +52,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def pickle_request(request: Request) -> bytes:
-    """Return the bytes of a request to workers.
-
-    Raises:
-        TypeError: something in it cannot be pickled.
-    """
+    """Return the bytes of a request to workers."""
     try:
         pickled = dumps(request)
     except Exception as error:  # of anybody's __reduce__
@@ -283,11 +279,7 @@ def shortage(error: OSError, num_workers: int) -> SamplerError:
 
 
 def allow_open_files(num_workers: int, num_groups: int) -> None:
-    """Raise this process' limit of open files to the number that the workers and groups need.
-
-    Raises:
-        SamplerError: this is not Linux.
-    """
+    """Raise this process' limit of open files to the number that the workers and groups need."""
     if sys.platform != "linux":
         raise SamplerError(
             f"parallel samplers need Linux, and this is {sys.platform}; use {_SERIAL}"
@@ -303,11 +295,7 @@ def allow_open_files(num_workers: int, num_groups: int) -> None:
 
 
 def store_factory(factory: EnvFactory) -> int:
-    """A file descriptor of memory with the pickled ``factory``, which all workers read.
-
-    Raises:
-        ValueError: it cannot be pickled.
-    """
+    """A file descriptor of memory with the pickled ``factory``, which all workers read."""
     descriptor = shared_memory.create("accel_rl_factory")
     try:
         with open(descriptor, "wb", closefd=False) as file:

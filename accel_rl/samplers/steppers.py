@@ -95,12 +95,6 @@ class OneByOne:
 
     They write results through memory views, one number at a time: NumPy arrays cost as much for
     each number, and another 70 us a step in a worker with one environment.
-
-    Args:
-        envs: the environments, of the columns ``columns``.
-        rollout: where results go.
-        columns: the columns that the caller owns.
-        reset_info: ``[B, len(info_keys)]``, where infos of resets go.
     """
 
     is_batch = False
@@ -224,14 +218,7 @@ class OneByOne:
 
 
 class AtOnce:
-    """A batch of environments, with no loop over them; a `Stepper`.
-
-    Args:
-        batch: the environments.
-        rollout: where results go.
-        columns: the columns of the environments, which the caller owns.
-        reset_info: ``[B, len(info_keys)]``, where infos of resets go.
-    """
+    """A batch of environments, with no loop over them; a `Stepper`."""
 
     is_batch = True
 

@@ -63,11 +63,6 @@ class Workers:
         orders: the orders to workers.
         worker_of: workers by the ``pidfd`` of their processes.
         inherited_from: pid of the process that made this, if this process is a fork of it; else 0.
-
-    Raises:
-        SamplerError: this is not Linux, or no more files can be opened.
-        ValueError: the free memory, or the number of open files, does not suffice, or the factory
-            cannot be pickled.
     """
 
     inherited_from = 0
@@ -143,11 +138,7 @@ class Workers:
             self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
 
     def __enter__(self) -> None:
-        """Keep descriptors open within.
-
-        Raises:
-            SamplerError: this was closed, or belongs to another process.
-        """
+        """Keep descriptors open within."""
         self.uses.append(None)
         if self.is_closed:
             self.__exit__()
@@ -170,9 +161,6 @@ class Workers:
 
         The environments of one ``is_replacement`` begin without random steps: their first games are
         the policy's own, and their first observations have no history.
-
-        Raises:
-            SamplerError: this was closed, or the limits of this process do not allow for one more.
         """
         self.check_open()
         self.arrays.has_started[worker] = self.arrays.is_awake[worker] = False

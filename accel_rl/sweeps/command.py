@@ -53,13 +53,7 @@ def sweep(arguments: Sequence[str]) -> int:
 
 
 def run_sweep(arguments: Sequence[str], console: Console) -> tuple[Path, int]:
-    """Run a sweep; return its directory and exit code.
-
-    Raises:
-        ValueError: an option is not valid, or this system is not Linux. No run began.
-        OSError: a file of the sweep could not be written.
-        Interrupted: the sweep was stopped before a run began.
-    """
+    """Run a sweep; return its directory and exit code."""
     if sys.platform != "linux":
         raise ValueError(f"sweeps need Linux, and this is {sys.platform}; run them one by one")
     with StopRequest():
@@ -125,11 +119,7 @@ def _sweep(options: SweepOptions, runs: list[PlannedRun], console: Console) -> t
 
 
 def make_directory(options: SweepOptions, runs: list[PlannedRun]) -> Path:
-    """Return the directory of ``resume``, a new one, or one that another part has made.
-
-    Raises:
-        ValueError: it holds something else.
-    """
+    """Return the directory of ``resume``, a new one, or one that another part has made."""
     if options.resume is not None:
         return Path(options.resume)
     path = Path(options.sweep_dir or f"sweeps/{datetime.now():%Y%m%d-%H%M%S}")

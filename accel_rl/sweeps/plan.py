@@ -92,11 +92,7 @@ class PlannedRun:
 
 
 def read_options(arguments: Sequence[str]) -> tuple[SweepOptions, dict[str, str]]:
-    """The sweep's own options, and those of its runs.
-
-    Raises:
-        ValueError: an option of the sweep is not valid, or given with ``resume`` in vain.
-    """
+    """The sweep's own options, and those of its runs."""
     given = split(arguments)
     own = {field.name for field in dataclasses.fields(SweepOptions)}
     options = override(SweepOptions(), {k: v for k, v in given.items() if k in own})
@@ -126,10 +122,6 @@ def plan_runs(
     Of options that are integers ``0..4`` is 0, 1, 2, 3 and 4. ``env=atari49`` is the 49 games of
     Table 1 in Stooke and Abbeel 2018 (arXiv:1803.02811). ``trust``: ``file`` may name code even if
     it is not this user's.
-
-    Raises:
-        UntrustedError: ``file`` names code, and is not this user's.
-        ValueError: an option is not valid in a run; the message names the run.
     """
     lists = _lists(axes)
     runs: list[PlannedRun] = []
@@ -214,9 +206,6 @@ def check_runs(runs: Sequence[PlannedRun]) -> None:
 
     Each environment and each other set of options is built once, not all their combinations. No
     process is started and no GPU is used; a replay is made small.
-
-    Raises:
-        ValueError: a run cannot be had here; the message names it.
     """
     checked: set[object] = set()
     for run in runs:
@@ -274,16 +263,7 @@ def _digest(sweep_dir: Path) -> str | None:
 
 
 def read_plan(sweep_dir: Path, *, trust: bool = False) -> list[PlannedRun]:
-    """The runs of the sweep in ``sweep_dir``.
-
-    Args:
-        sweep_dir: Directory of the sweep.
-        trust: Code that the sweep names may run although it may be somebody else's.
-
-    Raises:
-        UntrustedError: The sweep, or the options of all runs, name code that may not run.
-        ValueError: it holds no sweep of this version, or has lost the options of all runs.
-    """
+    """The runs of the sweep in ``sweep_dir``."""
     path = sweep_dir / "sweep.yaml"
     if not path.is_file():
         raise ValueError(f"{sweep_dir} holds no sweep: there is no sweep.yaml in it")
@@ -306,11 +286,7 @@ def read_plan(sweep_dir: Path, *, trust: bool = False) -> list[PlannedRun]:
 
 
 def grow(sweep_dir: Path, runs: Sequence[PlannedRun], given: Mapping[str, str]) -> list[PlannedRun]:
-    """The sweep in ``sweep_dir``, which has ``runs``, with the lists ``given`` in place of its own.
-
-    Raises:
-        ValueError: one of ``runs`` is not in it any more, or would be shorter.
-    """
+    """Return the sweep of ``runs`` with the lists ``given`` in place of its own."""
     axes = {key: ",".join(values) for key, values in _axes(runs).items()}
     grown = plan_runs(axes | dict(given), options_of_all(sweep_dir), trust=True)
     steps = {run.name: run.config.total_steps for run in grown}

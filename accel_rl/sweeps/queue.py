@@ -94,9 +94,6 @@ def arguments_of(job: Job) -> list[str]:
     """Return the arguments of a process in which the run goes on, or begins.
 
     If an attempt has left no checkpoint, its directory stays, and the run begins in another.
-
-    Raises:
-        ValueError: its files cannot be read, or another process trains in its directory.
     """
     if list_checkpoints(job.run_dir):
         again = [f"resume={job.run_dir}", f"total_steps={job.run.config.total_steps}"]

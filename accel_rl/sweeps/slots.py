@@ -43,11 +43,7 @@ def make_slots(
 
 
 def slots_here(options: SweepOptions, configs: Sequence[TrainConfig]) -> list[Slot]:
-    """Return shares of this machine, with GPUs unless no run uses one.
-
-    Raises:
-        ValueError: a CPU of ``cpus`` is not available, or there are more ``slots`` than GPUs allow.
-    """
+    """Return shares of this machine, with GPUs unless no run uses one."""
     found = torch.cuda.device_count()
     most = max(_num_gpus(config, found) for config in configs)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

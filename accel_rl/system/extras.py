@@ -16,12 +16,6 @@ def how_to_install(extra: str) -> str:
 
 
 def missing_package(what: str, extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """Return the error for a part of accel_rl whose packages are not installed.
-
-    Args:
-        what: the part that cannot be imported.
-        extra: the extra that installs the packages of this part.
-        error: the error of the import.
-    """
+    """Return the error for a part of accel_rl whose packages are not installed."""
     message = f"{what} needs {error.name}, which is not installed: {how_to_install(extra)}"
     return ModuleNotFoundError(message, name=error.name)

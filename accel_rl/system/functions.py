@@ -34,12 +34,7 @@ _LIBRARIES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 
 
 def find_function(option: str, path: str) -> Callable[..., Any]:
-    """Import the module of ``path``, ``module:function``, and return the function.
-
-    Raises:
-        ValueError: it cannot be imported, or there is no such function. The message names
-            ``option=path``.
-    """
+    """Import the module of ``path``, ``module:function``, and return the function."""
     module_name, _, function_name = path.partition(":")
     if not function_name.isidentifier():
         raise ValueError(
@@ -63,10 +58,6 @@ def suggest_function(option: str, name: str) -> str:
     """Return what to write if ``name`` is a module in the current directory, else an empty text.
 
     Nothing of the module runs.
-
-    Args:
-        option: the option that was given.
-        name: its value, which names no function.
     """
     try:
         tree = ast.parse(Path(f"{name.removesuffix('.py')}.py").read_text())
@@ -83,9 +74,6 @@ def import_module(name: str, option: str, value: str) -> ModuleType:
 
     The current directory is searched, too, after all installed packages. Python itself searches it
     only for ``python -m``, not for scripts.
-
-    Raises:
-        ValueError: it cannot be imported.
     """
     if not all(name.split(".")) or not _FOLDERS.isdisjoint(name):
         raise ValueError(
@@ -113,11 +101,7 @@ def import_module(name: str, option: str, value: str) -> ModuleType:
 
 @contextmanager
 def refusing_exit() -> Iterator[None]:
-    """Raise an `ExitError` if the user's code calls ``sys.exit()`` within.
-
-    Raises:
-        ExitError: such code called it. The message has its file and line.
-    """
+    """Raise an `ExitError` if the user's code calls ``sys.exit()`` within."""
     try:
         yield
     except SystemExit as error:

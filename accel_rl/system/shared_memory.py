@@ -12,12 +12,7 @@ from contextlib import suppress
 
 
 def create(name: str, num_bytes: int = 0) -> int:
-    """Return a descriptor of new memory.
-
-    Args:
-        name: name of the memory in ``/proc``, for people.
-        num_bytes: size of the memory, which is zeroed.
-    """
+    """Return a descriptor of new memory."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     if num_bytes:
         os.ftruncate(descriptor, num_bytes)
@@ -25,11 +20,7 @@ def create(name: str, num_bytes: int = 0) -> int:
 
 
 def open_of(pid: int, descriptor: int, flags: int = os.O_RDWR) -> int:
-    """Open the file behind a ``descriptor`` of process ``pid``, and return a descriptor of it.
-
-    Raises:
-        OSError: the process is gone, or belongs to another user.
-    """
+    """Open the file behind a ``descriptor`` of process ``pid``, and return a descriptor of it."""
     return os.open(f"/proc/{pid}/fd/{descriptor}", flags | os.O_CLOEXEC)
 
 

@@ -176,9 +176,6 @@ def plan_cores(
         cpus: the only CPUs to use, for all ranks together; None: all that this process may.
         gpu_nodes: NUMA node of each rank's GPU, ``[num_ranks]``, None where unknown.
         machine: the machine to plan for; None: this one.
-
-    Raises:
-        ValueError: this machine does not have ``cpus``, or ``num_workers`` is below 1.
     """
     machine = machine or read_machine()
     cores = machine.cores if cpus is None else _only(machine, cpus)

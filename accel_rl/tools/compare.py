@@ -94,11 +94,7 @@ class Group:
 
 
 def find_runs(named: Sequence[str | Path]) -> list[Path]:
-    """Return the run directories that are named, and the runs of sweeps that are named.
-
-    Raises:
-        ValueError: no run is named, or a run is named twice.
-    """
+    """Return the run directories that are named, and the runs of sweeps that are named."""
     runs: list[Path] = []
     for folder in map(Path, named):
         of_sweep = sorted(path.parent for path in folder.glob("runs/*/config.yaml"))
@@ -130,12 +126,7 @@ def read_curves(
 def read_curve(
     run_dir: Path, axis: Axis, column: str = SCORE, *, trust: bool = False
 ) -> SavedCurve:
-    """Return the curve of ``column`` in ``run_dir``; the run may still be going on.
-
-    Raises:
-        NoValueError: the column has no number yet.
-        ValueError: it is no run, has no such column, or names code and is not this user's.
-    """
+    """Return the curve of ``column`` in ``run_dir``; the run may still be going on."""
     config = read_config(run_dir, trust=trust)
     x_column, unit = COLUMNS[axis]
     rows = read_rows(run_dir / "metrics.csv", x_column)
@@ -220,9 +211,6 @@ def make_groups(curves: Sequence[SavedCurve], axis: Axis, column: str = SCORE) -
     Over steps and frames, options that change only the speed and what is recorded may differ, too,
     unless ``column`` is a speed or a share of the time. Of runs with the same seed the newest
     counts, since they are no independent samples.
-
-    Raises:
-        ValueError: the curves of a group have no stretch in common.
     """
     members: dict[tuple[str, str], list[SavedCurve]] = {}
     configs = [curve.config for curve in curves]

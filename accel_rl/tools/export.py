@@ -52,11 +52,6 @@ def export_run(run_dir: str | Path, options: ExportOptions) -> list[Path]:
 
     The graph is run on observations of the environment and compared with the policy before
     anything is written.
-
-    Raises:
-        ValueError: packages of the extra ``export`` are not installed, the run cannot be read or
-            exported, or a file is in the way.
-        OSError: a file could not be written; files before it are there.
     """
     run_dir = Path(run_dir)
     for name in ("onnx", "onnxscript", "onnxruntime", "safetensors"):

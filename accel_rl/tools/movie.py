@@ -36,11 +36,7 @@ class Movie(Protocol):
 
 @contextmanager
 def film(path: Path, frames_per_second: float) -> Iterator[Movie]:
-    """Give a `Movie`; its file appears at ``path`` when the block ends without an error.
-
-    Raises:
-        OSError: it could not be written.
-    """
+    """Give a `Movie`; its file appears at ``path`` when the block ends without an error."""
     if path.suffix == ".gif":
         gif = _Gif(frames_per_second)
         yield gif

@@ -22,11 +22,7 @@ from accel_rl.training.progress import LINE_SECONDS
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions:
-    """Options of all commands on saved runs.
-
-    Raises:
-        ValueError: a count or the seed is out of range.
-    """
+    """Options of all commands on saved runs."""
 
     overwrite: bool = False
     """Replace what is there."""

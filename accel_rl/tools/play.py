@@ -215,9 +215,6 @@ def make_shown_env(name: str, atari: AtariConfig) -> ShownEnv:
 
     A Gymnasium environment from a function of the user's is rendered if it was made with
     ``render_mode="rgb_array"``; otherwise its observation must be a picture.
-
-    Raises:
-        ValueError: there is no such environment, it is a batch, or nothing of it can be shown.
     """
     if is_atari_game(name):
         game = _FilmedAtari(name, atari)

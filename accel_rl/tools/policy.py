@@ -298,9 +298,6 @@ def load_agent(
 
     The agent acts as in evaluations, or greedily. ``env_index``: as in
     `accel_rl.training.build.agent_of`.
-
-    Raises:
-        ValueError: it is no checkpoint of this version, or not one of this config and environment.
     """
     with own_torch_state():
         agent = config.learner.evaluating(agent_of(config, spec, device, env_index=env_index))

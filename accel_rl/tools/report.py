@@ -65,12 +65,7 @@ class ReportOptions(OutputOptions):
 
 
 def report(named: Sequence[str | Path], options: ReportOptions) -> Path:
-    """Write the page about the runs ``named``, or those of a sweep's directory; return its path.
-
-    Raises:
-        ValueError: a run cannot be read, none has finished a game, or ``out`` is in the way.
-        OSError: ``out`` could not be written.
-    """
+    """Write the page about the runs ``named``, or those of a sweep's directory; return its path."""
     runs = find_runs(named)
     folder = Path(named[0]) if len(named) == 1 else Path()
     out = Path(options.out) if options.out else folder / "report.html"

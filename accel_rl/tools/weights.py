@@ -39,10 +39,6 @@ def unpack_weights(path: Path, model: nn.Module) -> dict[str, Any]:
     """Read what `pack_weights` wrote, as the entries of a checkpoint that a policy needs.
 
     ``model`` stays as it is. Buffers of the file are left out, since ``model`` has them.
-
-    Raises:
-        DamagedError: the file cannot be read, is no safetensors file, or is damaged.
-        ValueError: safetensors is not installed, or the file is of another network.
     """
     try:
         from safetensors import safe_open

@@ -138,9 +138,6 @@ def agent_of(
     A network of the user's own is tried on observations of the environment: others may have
     numbers in them that it need not take. ``env_index``: the number of that environment, which is
     no other's that lives.
-
-    Raises:
-        ValueError: there is no such network, or it does not fit the environment.
     """
     observations, model = None, config.model
     if ":" in model:
@@ -161,11 +158,7 @@ def agent_of(
 
 
 def make_sync(config: TrainConfig, agent: Agent, team: Team) -> GradientSync:
-    """Return the sync of the parameters of ``agent``. Every learner of the team must call it.
-
-    Raises:
-        TeamError: another learner is gone.
-    """
+    """Return the sync of the parameters of ``agent``. Every learner of the team must call it."""
     flat = FlatParameters(agent.model)
     learner = config.learner
     rule, max_norm = learner.rule, learner.max_gradient_norm

@@ -19,12 +19,7 @@ from accel_rl.system.topology import gpu_numa_node
 
 
 def check_learners(config: TrainConfig, ranks: Ranks) -> None:
-    """Check that the learners that were started can train as ``config`` says.
-
-    Raises:
-        ValueError: they are not as many, a batch cannot be divided among them, there are fewer
-            GPUs, or this is not Linux.
-    """
+    """Check that the learners that were started can train as ``config`` says."""
     if sys.platform != "linux" and max(ranks.size, config.num_learners) > 1:
         raise ValueError(
             f"several learners need Linux, and this is {sys.platform}; leave learners and gpus out"
@@ -104,11 +99,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def learner_device(config: TrainConfig, ranks: Ranks) -> torch.device:
-    """Return the device of one learner; learners share GPUs if there are fewer.
-
-    Raises:
-        ValueError: the config asks for a GPU and torch finds none.
-    """
+    """Return the device of one learner; learners share GPUs if there are fewer."""
     device = pick_device("cpu" if config.gpus == 0 else config.device)
     if device.type == "cpu" or ranks.size == 1:
         return device
@@ -118,11 +109,7 @@ def learner_device(config: TrainConfig, ranks: Ranks) -> torch.device:
 
 
 def make_graphs(config: TrainConfig, device: torch.device) -> Graphs | None:
-    """Return what records acting and learning on ``device``, or None if nothing does.
-
-    Raises:
-        ValueError: the config requires graphs, and there is no GPU.
-    """
+    """Return what records acting and learning on ``device``, or None if nothing does."""
     if device.type != "cuda":
         if config.cuda_graphs == "on":
             raise ValueError("cuda_graphs=on, but this run is on the CPU; use cuda_graphs=auto")

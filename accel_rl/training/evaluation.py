@@ -183,11 +183,7 @@ def share_of(num_envs: int, ranks: Ranks) -> range:
 
 
 def lacks_last_evaluation(run_dir: Path, config: TrainConfig) -> bool:
-    """Return whether a run that has taken all its steps was stopped before its last evaluation.
-
-    Raises:
-        ValueError: ``evaluation.csv`` cannot be read.
-    """
+    """Return whether a run that has taken all its steps was stopped before its last evaluation."""
     interval = config.evaluation_interval
     due = config.planned_steps // interval * interval if interval else 0
     rows = read_rows(run_dir / "evaluation.csv", "steps") if due else []
@@ -214,11 +210,7 @@ def make_evaluation_sampler(
     num_workers: int | None,
     first_env: int = 0,
 ) -> RolloutSampler:
-    """Return a sampler of a run's games for evaluations, not started.
-
-    Args:
-        first_env: number of its first environment.
-    """
+    """Return a sampler of a run's games for evaluations, not started."""
     factory = numbered(config.env_factory, first_env)
     sampler_config = dataclasses.replace(
         config.sampler,

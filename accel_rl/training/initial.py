@@ -43,9 +43,6 @@ def take_initial(config: TrainConfig, agent: Agent) -> Initial:
     """Copy the parameters that ``init`` names into the network of ``agent``, by name and shape.
 
     A resumed run has parameters of its own, and takes none.
-
-    Raises:
-        ValueError: there is no such checkpoint, or none of its parameters fits.
     """
     if config.init is None or config.resume is not None:
         return Initial()

@@ -48,10 +48,6 @@ def load_last(config: TrainConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
 
     With another number of learners or environments than before, parameters, optimizer state and
     counts go on; what each learner had of its own begins anew: simulators, draws, replay.
-
-    Raises:
-        ValueError: that is no run of this version, it has no checkpoint that can be read, it has
-            taken all its steps, or an option differs from its own that its state depends on.
     """
     assert config.resume is not None
     run_dir = run_place(config)
@@ -175,9 +171,6 @@ def load_saved(
     """Load the last checkpoint of a resumed run, which is held while ``stack`` lasts; else None.
 
     ``run_dir``: its directory.
-
-    Raises:
-        ValueError: there is none to go on from, or not all learners see its directory.
     """
     if config.resume is None:
         return None
@@ -198,11 +191,6 @@ def begin(
     """Go on from ``saved``, or make the run directory, held while ``stack`` lasts; returns it.
 
     ``place``: what `accel_rl.runs.directory.run_place` has returned.
-
-    Raises:
-        ValueError: the directory cannot be made, or not all learners see it, or ``saved`` is of
-            another model or rule.
-        TeamError: another learner is gone.
     """
     config, team = run.config, run.team
     is_first = team.ranks.is_first

@@ -78,9 +78,6 @@ def has_small_updates(config: TrainConfig, num_collected: int, sync: GradientSyn
 
     Only networks of ours are judged, whose matrices are each applied once to a sample. Only sizes
     count, so that the answer is the same on every machine that resumes the run.
-
-    Args:
-        num_collected: steps of its rollouts.
     """
     batches = config.learner.batches(config.sampler)
     sizes = [each.size // sync.num_sharing for name, each in batches.items() if name != "num_envs"]
@@ -138,11 +135,7 @@ def gpu_arithmetic(config: TrainConfig, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def own_torch_state() -> Iterator[None]:
-    """Record gradients within, and restore the host's random numbers afterwards.
-
-    Raises:
-        ValueError: the host has changed the dtype or the device with which tensors are made.
-    """
+    """Record gradients within, and restore the host's random numbers afterwards."""
     made = torch.empty(0)
     if made.dtype != torch.float32 or made.device.type != "cpu":
         raise ValueError(

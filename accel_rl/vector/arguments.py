@@ -43,12 +43,7 @@ class Kind(NamedTuple):
 def find_factory(
     env: str | Callable[[], Any], atari: AtariConfig | None, info_keys: Sequence[str]
 ) -> tuple[EnvFactory, Kind]:
-    """Return a factory of the environments that ``env`` names, and facts about them.
-
-    Raises:
-        ValueError: there is no such environment, it cannot be made, or ``atari`` or ``info_keys``
-            do not apply.
-    """
+    """Return a factory of the environments that ``env`` names, and facts about them."""
     factory = make_env_factory(env, atari or AtariConfig(), info_keys)
     if atari is not None and not (isinstance(env, str) and is_atari_game(env)):
         raise ValueError(f"atari is given, and {env!r} is not an Atari game; leave atari out")
@@ -60,11 +55,7 @@ def find_factory(
 
 
 def find_mode(mode: AutoresetMode | str, affinity: str) -> AutoresetMode:
-    """Return an autoreset mode from itself or its value.
-
-    Raises:
-        ValueError: there is no such mode, or no such affinity of a vector environment.
-    """
+    """Return an autoreset mode from itself or its value."""
     if affinity not in ("auto", "off"):
         raise ValueError(f"affinity is {affinity!r}; it must be auto or off")
     try:
@@ -83,11 +74,7 @@ def reset_orders(
     options: dict[str, Any] | None,
     own_reset: BatchReset | None = None,
 ) -> NDArray[np.int64]:
-    """Return the orders of `Block.reset` for the arguments of `VectorEnv.reset`, ``[num_envs]``.
-
-    Raises:
-        ValueError: an argument is not as `VectorEnv.reset` documents it.
-    """
+    """Return the orders of `Block.reset` for the arguments of `VectorEnv.reset`, ``[num_envs]``."""
     mask = _find_mask(num_envs, options)
     orders = np.full(num_envs, NEW_GAME if mask is None else NEXT_EPISODE)
     for i, number in enumerate(_find_seeds(num_envs, seed)):

@@ -43,9 +43,6 @@ def make_envpool(
         num_threads: threads of each batch; None: one for each CPU that its worker may use.
         info_keys: numbers in the infos of each step that the rollout keeps.
         options: more options of the task, such as ``episodic_life=True``.
-
-    Raises:
-        ValueError: EnvPool is not installed, there is no such task, or it has no such option.
     """
     name = f"envpool:{task}"
     envpool = _import(name)
@@ -84,9 +81,6 @@ class EnvPool:
 
     EnvPool seeds environments when it makes them, so they are made in the first reset, and made
     again when all of them have new seeds.
-
-    Args:
-        n: the number of environments. Other arguments are those of `make_envpool`.
     """
 
     def __init__(

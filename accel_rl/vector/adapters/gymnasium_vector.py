@@ -40,9 +40,6 @@ def make_gymnasium_vector(env_id: str, *, info_keys: Sequence[str] = (), **optio
         env_id: a Gymnasium id, ``module:Id-v0`` for one that a module registers.
         info_keys: numbers in the infos of each step that the rollout keeps.
         options: more arguments of `gymnasium.make_vec`, ``vectorization_mode`` for example.
-
-    Raises:
-        ValueError: there is no such environment.
     """
     spec = gymnasium_spec(env_id)
     mode = options.pop("vectorization_mode", None)
@@ -105,9 +102,6 @@ class GymnasiumVector:
 
     Attributes:
         rests: True: `step` leaves environments as they are whose episode has ended.
-
-    Raises:
-        EnvError: its spaces, size or mode do not fit; from `step`, for results that do not.
     """
 
     def __init__(self, env: Any, n: int, name: str, info_keys: Sequence[str] = ()) -> None:

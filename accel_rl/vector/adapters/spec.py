@@ -23,11 +23,7 @@ def read_spec(
     frame_skip: int = 1,
     env: Any = None,
 ) -> tuple[EnvSpec, int]:
-    """Return the spec of environments with these spaces, and the first number of discrete actions.
-
-    Raises:
-        EnvError: a space or a key does not fit.
-    """
+    """Return the spec of environments with these spaces, and the first discrete action."""
     observation, action, first_action = read_spaces(name, env, observation_space, action_space)
     if not isinstance(action, Leaf):
         raise EnvError(
@@ -48,11 +44,7 @@ def read_spec(
 
 
 def check_array(name: str, what: str, value: Any, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Return ``value`` as an array.
-
-    Raises:
-        EnvError: it is not of this shape, or of a dtype that cannot stand for this one.
-    """
+    """Return ``value`` as an array."""
     array = np.asarray(value)
     if array.shape == shape and np.can_cast(array.dtype, dtype, "same_kind"):
         return array
@@ -63,11 +55,7 @@ def check_array(name: str, what: str, value: Any, shape: tuple[int, ...], dtype:
 
 
 def check_observations(spec: EnvSpec, given: Any, *n: int) -> list[tuple[tuple[str, ...], Array]]:
-    """Return the leaves of observations ``[*n, ...]``, each with the names that lead to it.
-
-    Raises:
-        EnvError: they are not of the space in ``spec``.
-    """
+    """Return the leaves of observations ``[*n, ...]``, each with the names that lead to it."""
     try:
         parts = list(match_values(spec.observation, given, "observation"))
     except ValueError as error:

@@ -22,9 +22,9 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
-from accel_rl.cli.launcher import giving_to_learners
+from accel_rl.cli.launcher import giving_to_learners, launch
 from accel_rl.cli.parse import make_config
-from accel_rl.cli.run import launch_learners, probe_learners
+from accel_rl.cli.run import probe_learners
 from accel_rl.envs.make import giving, name_for_configs
 from accel_rl.keywords import TrainOptions
 from accel_rl.parallel import Ranks
@@ -356,7 +356,8 @@ def _launch(config: Any, options: dict[str, Any]) -> tuple[Path, signal.Signals 
     if config.resume is None:
         path = make_run_directory(config, datetime.now(), path)
         options = {**options, "run_dir": str(path)}
-    code = launch_learners(config, [f"{key}={exact_text(each)}" for key, each in options.items()])
+    arguments = [f"{key}={exact_text(each)}" for key, each in options.items()]
+    code = launch(["train", *arguments], config.num_learners)
     if 0 < code < 128:
         raise RunError(f"a learner failed and said why above (details: {path / 'train.log'})")
     return path, signal.Signals(code - 128) if code else None

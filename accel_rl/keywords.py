@@ -40,7 +40,6 @@ class TrainOptions(TypedDict, total=False):
     sync: Literal["all_reduce", "store"]
     sync_period: int
     pull_steps: int | None
-    on_learner_failure: Literal["stop", "continue"]
     num_envs: int
     horizon: int
     num_groups: int

@@ -47,11 +47,11 @@ _STOPPED = [code for number in SIGNALS for code in (128 + number, -number)]
 their Python handled it"""
 
 
-def launch(arguments: Sequence[str], num_learners: int, *, goes_on: bool) -> int:
+def launch(arguments: Sequence[str], num_learners: int) -> int:
     """Runs ``num_learners`` processes with these arguments to their end; returns the exit code.
 
     Ctrl-C, SIGTERM and SIGHUP are passed on to them; a second one kills them. When one fails the
-    others are stopped, or with ``goes_on`` told, unless it is the first, which keeps the records.
+    others are stopped.
     """
     store = MachineStore(timeout_seconds=FAILURE_SECONDS)
     learners = []
@@ -59,7 +59,7 @@ def launch(arguments: Sequence[str], num_learners: int, *, goes_on: bool) -> int
         try:
             for rank in range(num_learners):
                 learners.append(_start(arguments, rank, num_learners, store))
-            return _Watch(learners, store, goes_on, received).until_end()
+            return _Watch(learners, store, received).until_end()
         finally:
             for learner in learners:  # none is left but after a failure here
                 if learner.poll() is None:
@@ -146,17 +146,14 @@ class _Watch:
         self,
         learners: Sequence[subprocess.Popen[bytes]],
         store: MachineStore,
-        goes_on: bool,
         received: int,
     ) -> None:
         self._learners = learners
         self._store = store
-        self._goes_on = goes_on
         self._received = received
         self._running = dict(enumerate(learners))
         self._deadline: float | None = None  # set once they were asked to end
         self._has_failed = self._has_killed = False
-        self._done_without: list[subprocess.Popen[bytes]] = []
 
     def until_end(self) -> int:
         """The exit code of the whole."""
@@ -173,9 +170,7 @@ class _Watch:
                 self._look(selector)
         if self._has_failed:
             return 1
-        codes = [
-            learner.returncode for learner in self._learners if learner not in self._done_without
-        ]
+        codes = [learner.returncode for learner in self._learners]
         return max(code if code >= 0 else 128 - code for code in codes)
 
     def _look(self, selector: selectors.BaseSelector) -> None:
@@ -210,10 +205,6 @@ class _Watch:
         if self._deadline is not None:
             if learner.returncode < 0 and not self._has_killed:
                 tell_error(f"{what} while it was stopping")
-            return
-        if self._goes_on and rank != 0:
-            self._done_without.append(learner)
-            tell_error(f"{what}; the others go on without it")
             return
         self._has_failed = True
         self._stop(signal.SIGTERM, FAILURE_SECONDS)

@@ -59,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
         check_learners(config, ranks)
         if config.num_learners > 1:
             probe_learners(config)
-            return launch_learners(config, arguments)
+            return launch(["train", *arguments], config.num_learners)
         tune_malloc()
         return _report(train(config, console, Team(ranks)), console)
     except Interrupted as interrupted:
@@ -67,12 +67,6 @@ def run(arguments: Sequence[str]) -> int:
     except (ValueError, SamplerError, RunError, TeamError, ExitError) as error:
         tell_error(error, ["train", *arguments])
         return 1
-
-
-def launch_learners(config: TrainConfig, arguments: Sequence[str]) -> int:
-    """Run the learners of ``config``, made of ``arguments``, and return the exit code."""
-    goes_on = config.parallel.on_learner_failure == "continue"
-    return launch(["train", *arguments], config.num_learners, goes_on=goes_on)
 
 
 def probe_learners(config: TrainConfig) -> None:

@@ -1,19 +1,14 @@
-"""Reports on the queues of a GA3C run: metrics, the policy lag, and a picture of the tuner."""
+"""Reports on the queues of a GA3C run: metrics, and the policy lag."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-
-import numpy as np
 
 from accel_rl.ga3c.sampler import QueuedSampler, QueueTimes
 from accel_rl.ga3c.threads import QueueThreads, Trainings
 from accel_rl.runs.files import write_whole
-from accel_rl.runs.tables import Row
-
-_COUNTS = {"num_trainers": "trainers", "num_predictors": "predictors", "num_agents": "agents"}
 
 
 class QueueMeter:
@@ -62,56 +57,3 @@ def write_lags(run_dir: Path, lags: Counter[int]) -> None:
     if lags:
         rows = "".join(f"{lag},{lags[lag]}\n" for lag in sorted(lags))
         write_whole(run_dir / "policy_lag.csv", f"lag_updates,batches\n{rows}".encode())
-
-
-def draw_tuner(path: Path, rows: Sequence[Row], title: str) -> None:
-    """Write a PNG of the counts in each window and of how fast they trained, over time.
-
-    Args:
-        path: the PNG.
-        rows: those of ``tuner.csv``, one for each window: ``seconds`` at its end, its counts,
-            updates a second (``trainings_per_second``), and whether the counts were kept (others
-            have a hollow mark).
-        title: of the figure.
-    """
-    # Matplotlib takes a while to load.
-    from accel_rl.runs.figures import (
-        COLOURS,
-        MaxNLocator,
-        entitle,
-        name_ends,
-        new_figure,
-        style_axes,
-        to_png,
-    )
-
-    names = ("seconds", "trainings_per_second", "is_kept", *_COUNTS)
-    table = {name: np.array([row[name] for row in rows], np.float64) for name in names}
-    minutes, rate, is_kept = table["seconds"] / 60, table["trainings_per_second"], table["is_kept"]
-    figure = new_figure(8.0, 5.4)
-    speed, few, agents = figure.subplots(3, 1, sharex=True, height_ratios=(2, 1, 1))
-    speed.plot(minutes, rate, color=COLOURS[0], linewidth=0.8, alpha=0.5)
-    for kept, face in ((1, COLOURS[0]), (0, "white")):
-        chosen = is_kept == kept
-        style = {"color": COLOURS[0], "markersize": 4, "markerfacecolor": face}
-        speed.plot(minutes[chosen], rate[chosen], "o", **style)
-    speed.set_ylabel("updates a second")
-    agents.set_xlabel("minutes")
-    for axes in (speed, few, agents):
-        axes.set_xlim(0, minutes[-1])
-        style_axes(axes)
-    for axes, shown in ((few, ("num_trainers", "num_predictors")), (agents, ("num_agents",))):
-        ends = []
-        for name in shown:
-            colour = COLOURS[1 + list(_COUNTS).index(name)]
-            edges = np.append(0.0, minutes)  # a row tells of the window that ends with it
-            axes.stairs(table[name], edges, baseline=None, color=colour, linewidth=1.5)
-            ends.append((minutes[-1], table[name][-1], _COUNTS[name], colour))
-        axes.set_ylim(0, 1.1 * max(table[name].max() for name in shown))
-        axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-        name_ends(axes, ends)
-    speed.set_ylim(0, 1.1 * rate.max())
-    found = ", ".join(f"{table[name][-1]:.0f} {label}" for name, label in _COUNTS.items())
-    foot = f"{title}; filled: counts that were kept, hollow: given up"
-    entitle(figure, f"GA3C ends with {found}: {rate[-1]:.0f} updates a second", foot)
-    write_whole(path, to_png(figure))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from time import perf_counter
 
 import numpy as np
 import torch
@@ -12,14 +11,13 @@ import torch
 from accel_rl.agents import PolicyAgent
 from accel_rl.config import TrainConfig
 from accel_rl.ga3c.learner import GA3C, GA3CConfig
-from accel_rl.ga3c.report import QueueMeter, draw_tuner, write_lags
+from accel_rl.ga3c.report import QueueMeter, write_lags
 from accel_rl.ga3c.sampler import QueuedSampler
 from accel_rl.ga3c.threads import QueueThreads
 from accel_rl.ga3c.tuner import Tuner
 from accel_rl.ga3c.versions import Versions, VersionSync
 from accel_rl.graphs import Graphs
 from accel_rl.parallel import FlatParameters, Team
-from accel_rl.runs.files import draw_or_warn
 from accel_rl.runs.tables import CsvTable
 from accel_rl.samplers.base import SamplerTimes
 from accel_rl.system.topology import available_cpus
@@ -51,15 +49,12 @@ class Tuning:
         self._sampler = sampler
         self._threads = run.threads
         self._records = records = run.records
-        self._run_dir = run_dir
-        self._title = config.title
         start = (learner.num_predictors, learner.num_trainers, config.sampler.num_groups)
         most_threads = max(2 * len(available_cpus()), *start[:2])
         rng = np.random.default_rng(np.random.SeedSequence([config.seed, 5]))
         most = (most_threads, most_threads, sampler.max_agents)
         self._tuner = Tuner(start, (1, 1, 1), most, rng)
         self._table = CsvTable(run_dir / "tuner.csv", records.steps)
-        self._rows = list(self._table.earlier_rows())
         self._opened: float | None = None
         self._counts = 0, 0
 
@@ -81,7 +76,6 @@ class Tuning:
         row["trainings_per_second"] = trainings / seconds
         row["predictions_per_second"] = predictions / seconds
         row["is_kept"] = self._tuner.after_window(trainings / seconds)
-        self._rows.append(row)
         self._table.write(row)
         num_predictors, num_trainers, num_agents = self._tuner.counts
         self._threads.set_counts(num_predictors, num_trainers)
@@ -91,12 +85,6 @@ class Tuning:
     def leave_out(self, trainings: int) -> None:
         """Leave out ``trainings`` made while the records' clock stood still."""
         self._counts = self._counts[0] + trainings, self._counts[1]
-
-    def draw(self) -> None:
-        """Draw ``tuner.png`` if an interval has ended."""
-        path = self._run_dir / "tuner.png"
-        if self._rows:
-            draw_or_warn(lambda: draw_tuner(path, self._rows, self._title), path, is_last=True)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -145,9 +133,7 @@ class QueuedRun(Run):
             with suppress(Exception):  # the first error is the one to tell
                 self._report()
             raise
-        began = perf_counter()
         self._report()
-        records.pause(perf_counter() - began)
 
     def _record(self) -> None:
         for metrics in self.threads.take_metrics():
@@ -156,8 +142,6 @@ class QueuedRun(Run):
         self.records.after_update(steps, {}, episodes, self._shares.read())
 
     def _report(self) -> None:
-        if self._tuning is not None:
-            self._tuning.draw()
         write_lags(self.run_dir, self.threads.read_trainings().lags)
 
     def evaluate_if_due(self) -> None:

@@ -35,15 +35,7 @@ class ParallelConfig:
     """Steps of each environment after which a learner reads the store's parameters within a
     rollout. PPO and V-trace then also read them before they learn. none: a learner reads
     parameters only with its own updates."""
-    on_learner_failure: Literal["stop", "continue"] = option("stop", "engine")
-    """Whether a learner whose process has ended stops the run.
-    continue needs sync=store: the other learners continue without it."""
 
     def __post_init__(self) -> None:
         check_settings(self)
         require(self, "at least 1", lambda value: value >= 1, "sync_period", "pull_steps")
-        if self.sync == "all_reduce" and self.on_learner_failure == "continue":
-            raise ValueError(
-                "on_learner_failure=continue needs sync=store: in an all-reduce every learner "
-                "waits for all others; use on_learner_failure=stop"
-            )

@@ -45,10 +45,7 @@ from matplotlib.axes import Axes as Axes  # noqa: E402
 from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: E402
 from matplotlib.figure import Figure as Figure  # noqa: E402
 from matplotlib.ticker import EngFormatter as EngFormatter  # noqa: E402
-from matplotlib.ticker import LogLocator as LogLocator  # noqa: E402
 from matplotlib.ticker import MaxNLocator as MaxNLocator  # noqa: E402
-from matplotlib.ticker import NullFormatter as NullFormatter  # noqa: E402
-from matplotlib.ticker import StrMethodFormatter as StrMethodFormatter  # noqa: E402
 
 COLOURS = ("#1f6f8b", "#c8553d", "#5b8c3a", "#7b4f9d", "#b8860b", "#3a4f8c", "#a23b72")
 GREY, INK = "#8a8a8a", "#333333"

@@ -131,7 +131,7 @@ def read_curve(
     x_column, unit = COLUMNS[axis]
     rows = read_rows(run_dir / "metrics.csv", x_column)
     if rows and column not in rows[0]:
-        known = ("scores", "norms", *rows[0])
+        known = ("scores", *rows[0])
         near = [name for name in known if column in name] or get_close_matches(column, known)
         hint = f"did you mean {' or '.join(near[:3])}? " if near else ""
         raise ValueError(

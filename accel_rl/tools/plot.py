@@ -1,4 +1,4 @@
-"""Pictures of several saved runs: curves, averaged over seeds, and norms of single runs."""
+"""Pictures of several saved runs: curves, averaged over seeds."""
 
 from __future__ import annotations
 
@@ -10,19 +10,14 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
-from accel_rl.algos.measure import KINDS
 from accel_rl.runs.figures import (
     COLOURS,
     GREY,
     EngFormatter,
     Figure,
-    LogLocator,
-    NullFormatter,
-    StrMethodFormatter,
     entitle,
     name_ends,
     new_figure,
@@ -31,10 +26,8 @@ from accel_rl.runs.figures import (
     to_png,
 )
 from accel_rl.runs.files import write_whole
-from accel_rl.runs.saved import read_config
-from accel_rl.runs.tables import EPISODE_WINDOW, Row, read_rows
+from accel_rl.runs.tables import EPISODE_WINDOW
 from accel_rl.tools.compare import (
-    COLUMNS,
     SCORE,
     Axis,
     Group,
@@ -42,15 +35,11 @@ from accel_rl.tools.compare import (
     find_runs,
     format_x,
     headline,
-    label_runs,
     make_groups,
     read_curves,
 )
 from accel_rl.tools.intervals import FEWEST_RUNS, METHOD
 from accel_rl.tools.output import OutputOptions, check_output, make_table
-
-_FEW = 20
-"""points of a line up to which each has a mark"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +49,12 @@ class PlotOptions(OutputOptions):
     what: str = "scores"
     """What to draw. scores: learning curves, averaged over seeds.
     A column of metrics.csv, such as entropy, is averaged as well; `head -1 RUN/metrics.csv` lists
-    the columns. norms: norms of each layer in single runs that were trained with
-    learner.log_norms."""
+    the columns."""
     x: Literal["steps", "frames", "minutes"] = "steps"
     """Unit of the horizontal axis. minutes: time of training, without evaluations."""
     out: str | None = None
     """PNG file to write.
-    none: learning_curves.png, norms.png, or the name of the column."""
+    none: learning_curves.png, or the name of the column."""
 
     @property
     def path(self) -> Path:
@@ -83,7 +71,7 @@ class Plotted(NamedTuple):
     """The content of a figure.
 
     Attributes:
-        groups: the curves; none in figures of norms.
+        groups: the curves.
         without_value: runs that have no value to draw yet.
     """
 
@@ -111,12 +99,9 @@ def plot(run_dirs: Sequence[str | Path], options: PlotOptions) -> Plotted:
         OSError: ``out`` could not be written.
     """
     runs = find_runs(run_dirs)
-    if options.what == "norms":
-        figure, plotted = _draw_norms(runs, options), Plotted([], [])
-    else:
-        curves, without_value = read_curves(runs, options.x, options.column, trust=options.trust)
-        plotted = Plotted(make_groups(curves, options.x, options.column), without_value)
-        figure = draw_groups(plotted.groups, options.x, options.column)
+    curves, without_value = read_curves(runs, options.x, options.column, trust=options.trust)
+    plotted = Plotted(make_groups(curves, options.x, options.column), without_value)
+    figure = draw_groups(plotted.groups, options.x, options.column)
     check_output(options.path, (".png",), overwrite=options.overwrite)
     write_whole(options.path, to_png(figure))
     return plotted
@@ -226,56 +211,3 @@ def _label(group: Group) -> str:
     """Return the name of a line, in lines that fit beside a panel."""
     seeds = f" ({len(group.seeds)} seeds)" if len(group.seeds) > 1 else ""
     return fill(group.label + seeds, width=24, break_on_hyphens=False)
-
-
-def _draw_norms(run_dirs: Sequence[Path], options: PlotOptions) -> Figure:
-    """Return a row for each kind of norm, a column for the whole network and for each layer."""
-    configs = [read_config(run_dir, trust=options.trust) for run_dir in run_dirs]
-    tables = [read_rows(run_dir / "metrics.csv", "steps") for run_dir in run_dirs]
-    for run_dir, rows in zip(run_dirs, tables, strict=True):
-        if not any(np.isfinite(row.get(KINDS[0], np.nan)) for row in rows):
-            raise ValueError(
-                f"{run_dir} has no norms in its metrics.csv; what=norms needs runs that were "
-                "trained with learner.log_norms=true, and have learned something"
-            )
-    runs = list(zip(label_runs(configs, ("run_dir",)), tables, strict=True))
-    head = f"{KINDS[0]}/"
-    names = dict.fromkeys(name for rows in tables for name in rows[0])
-    layers = [name.removeprefix(head) for name in names if name.startswith(head)]
-    figure = new_figure(3.0 * (1 + len(layers)), 2.3 * len(KINDS))
-    panels: Any = figure.subplots(len(KINDS), 1 + len(layers), squeeze=False)
-    for row, kind in zip(panels, KINDS, strict=True):
-        for axes, layer in zip(row, ("", *layers), strict=True):
-            _draw_lines(axes, runs, f"{kind}/{layer}" if layer else kind, options.x)
-            style_panel(axes, options.x)
-            if kind == "parameter_norm":
-                axes.ticklabel_format(axis="y", useOffset=False)
-            else:
-                axes.set_yscale("log")
-                axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-                axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-                axes.yaxis.set_minor_formatter(NullFormatter())
-            if kind == KINDS[0]:
-                axes.set_title(plain(layer) or "all parameters")
-        row[0].set_ylabel(kind.replace("_", " "))
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", frameon=False, fontsize=8, ncols=2)
-    return figure
-
-
-def _draw_lines(
-    axes: Any, runs: Sequence[tuple[str, Sequence[Row]]], name: str, axis: Axis
-) -> None:
-    """Draw the column ``name`` of each run that has it."""
-    x_column, unit = COLUMNS[axis]
-    for number, (label, rows) in enumerate(runs):
-        points = [(row[x_column] * unit, row[name]) for row in rows if name in row]
-        known = [point for point in points if np.isfinite(point[1])]
-        if known:
-            axes.plot(
-                *zip(*known, strict=True),
-                color=COLOURS[number % len(COLOURS)],
-                linewidth=1.4,
-                marker="." if len(known) < _FEW else None,
-                label=plain(label),
-            )

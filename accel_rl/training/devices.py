@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 import zlib
 
@@ -14,7 +13,6 @@ from accel_rl.config import TrainConfig
 from accel_rl.graphs import Graphs
 from accel_rl.models.own import own_network
 from accel_rl.parallel import Ranks, Team
-from accel_rl.parallel.meeting import STORE_VARIABLE
 from accel_rl.system.topology import gpu_numa_node
 
 
@@ -62,11 +60,6 @@ def _check_against_launcher(config: TrainConfig, ranks: Ranks) -> None:
         raise ValueError(
             "sync=store is for learners of one machine, whose memory they share; use "
             "sync=all_reduce across machines"
-        )
-    if config.parallel.on_learner_failure == "continue" and STORE_VARIABLE not in os.environ:
-        raise ValueError(
-            "on_learner_failure=continue: torchrun ends all learners when one fails; start the run "
-            "with accel_rl train learners=N instead, or use on_learner_failure=stop"
         )
 
 

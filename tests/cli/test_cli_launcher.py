@@ -25,7 +25,7 @@ def test_learner_that_a_signal_ended_before_python_handled_it_was_stopped(number
         with started("-c", program, is_warm=False) as later:
             assert later.stdout is not None and later.stdout.readline()
             learners: Any = [later, early]
-            watch = _Watch(learners, MachineStore(), goes_on=False, received=received)
+            watch = _Watch(learners, MachineStore(), received=received)
             assert watch.until_end() == 143
     finally:
         early.kill()

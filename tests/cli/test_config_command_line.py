@@ -342,7 +342,6 @@ algo=ppo learners=3 | num_envs=8 3 learners num_envs=6
 WORLD_SIZE=two | WORLD_SIZE=two must be a number
 sync_period=2 | sync_period=2 Adam
 algo=ppo sync_period=2 | parallel.sync_period=2 no effect parallel.sync is all_reduce
-on_learner_failure=continue | on_learner_failure=continue sync=store
 algo=rainbow reset_policy=wait | reset_policy=wait prioritized=true
 """
 

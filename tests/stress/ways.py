@@ -131,7 +131,6 @@ def _of_several(folder: Path) -> dict[str, Way]:
     into = f"run_dir={folder}"
     two = ("root", "rank0", "rank1", "all")
     torchrun = (*TORCHRUN, "--nproc-per-node=2", "--standalone", SCRIPT)
-    store = (*TRAIN, *A2C, *LEARNERS, "sync=store", into)
     swept = [x for x in A2C if not x.startswith("seed=")]
     sweep = ("seed=3,4", "num_workers=0", "slots=2", f"sweep_dir={folder}")
     return {
@@ -141,9 +140,8 @@ def _of_several(folder: Path) -> dict[str, Way]:
             twin=STEP_TWIN,
             resumes="command",
         ),
-        "store": Way(program=store, targets=two, resumes="command"),
-        "store continue": Way(
-            program=(*store, "on_learner_failure=continue"), targets=two, resumes="command"
+        "store": Way(
+            program=(*TRAIN, *A2C, *LEARNERS, "sync=store", into), targets=two, resumes="command"
         ),
         "torchrun": Way(
             program=(*torchrun, *A2C, *LEARNERS, into),

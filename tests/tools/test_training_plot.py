@@ -89,7 +89,7 @@ device=cpu step_timeout_seconds=7"""
 WORKERS = ["num_workers=1", "num_workers=2"]
 GROUPS: dict[str, tuple[str, list[str], list[str]]] = {
     "watching": ("steps", ["", WATCHING], ["a2c"]),
-    "failures": ("steps", ["algo=a3c sync=store", "algo=a3c on_learner_failure=continue"], []),
+    "failures": ("steps", ["", "on_worker_failure=raise"], []),
     "info": ("steps", [f"env=CartPole-v1 info_keys={keys}" for keys in ("step", "a,b")], []),
     "learners": ("steps", ["", "learners=2", "gpus=4"], [f"learners={n}" for n in (1, 2, 4)]),
     "workers": ("steps", WORKERS, ["a2c"]),

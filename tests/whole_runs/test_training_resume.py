@@ -172,7 +172,7 @@ def test_options_that_messages_ask_to_raise_may_change(with_replay: Path, tmp_pa
     result = run(f"resume={run_dir}", "total_steps=200")
     assert (result.status.steps, result.updates) == (200, 30)  # (200 - 80) * 4 / 16
     store = parse_arguments(["algo=a3c", "env=catch"])
-    changes = ("on_learner_failure=continue", "step_timeout_seconds=50")
+    changes = ("on_worker_failure=raise", "step_timeout_seconds=50")
     _refuse_changes(store, parse_arguments(["algo=a3c", "env=catch", *changes]))
 
 

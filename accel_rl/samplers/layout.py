@@ -24,17 +24,15 @@ MoveOn = Callable[[], None]
 
 
 def count_workers(
-    config: SamplerConfig,
     cpus: list[int] | None = None,
     drives_gpu: bool = False,
     seat: Seat = ALONE,
     machine: Machine | None = None,
 ) -> int:
-    """Return the number of workers that the cores are enough for.
-
-    ``num_workers`` and ``num_envs`` do not count. Arguments and errors are those of `plan_workers`.
-    """
-    return len(_plan(config, None, cpus, drives_gpu, seat, machine).worker_cpus)
+    """Return the number of workers that the cores are enough for; see `plan_workers`."""
+    place = seat._asdict()
+    plan = plan_cores(drives_gpu=drives_gpu, cpus=cpus, machine=machine, **place)
+    return len(plan.worker_cpus)
 
 
 def plan_workers(
@@ -56,29 +54,15 @@ def plan_workers(
     most = config.num_envs
     num_workers = config.num_workers
     if num_workers is None:
-        num_workers = min(count_workers(config, cpus, drives_gpu, seat, machine), most)
+        num_workers = min(count_workers(cpus, drives_gpu, seat, machine), most)
     elif not 1 <= num_workers <= most:
         raise ValueError(
             f"num_workers is {num_workers}; with num_envs={most} it must be at least 1 and at most "
             f"{most}: use fewer workers or more environments"
         )
-    return _plan(config, num_workers, cpus, drives_gpu, seat, machine)
-
-
-def _plan(
-    config: SamplerConfig,
-    num_workers: int | None,
-    cpus: list[int] | None,
-    drives_gpu: bool,
-    seat: Seat,
-    machine: Machine | None,
-) -> CorePlan:
+    place = seat._asdict()
     return plan_cores(
-        num_workers=num_workers,
-        drives_gpu=drives_gpu,
-        cpus=cpus,
-        machine=machine,
-        **seat._asdict(),
+        num_workers=num_workers, drives_gpu=drives_gpu, cpus=cpus, machine=machine, **place
     )
 
 

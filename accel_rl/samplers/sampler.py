@@ -535,7 +535,7 @@ class ParallelSampler(RolloutSampler):
     ) -> None:
         config = _make_config(config, settings, seed)
         self.plan = plan_workers(config, cpus, drives_gpu, seat)
-        self.num_possible = count_workers(config, cpus, drives_gpu, seat)
+        self.num_possible = count_workers(cpus, drives_gpu, seat)
         super().__init__(env, config, seed)
         workers = self.plan.worker_cpus
         self._use(

@@ -96,13 +96,7 @@ class Option:
 
 
 def list_options(config: object, group: str = "", idle: Idle | None = None) -> list[Option]:
-    """Return an `Option` for every leaf of ``config``, in the order of the fields.
-
-    Args:
-        config: a dataclass instance; fields that are dataclasses are groups of options.
-        group: dotted key of the group that ``config`` is, empty at the top.
-        idle: when options without an ``idle`` of their own have no effect; None: never.
-    """
+    """Return an `Option` for every leaf of ``config``, in the order of the fields."""
     assert is_dataclass(config)
     cls: type = type(config)
     hints, docs = _hints(cls), field_docs(cls)

@@ -50,10 +50,6 @@ def make_config(options: Mapping[str, Any]) -> TrainConfig:
     Options in the file that ``config`` names are overridden by ``options``. Only ``options`` must
     have an effect.
 
-    Args:
-        options: values by key, such as ``{"algo": "ppo", "env": "catch", "lr": 1e-3}``. Text is
-            understood as on the command line.
-
     Raises:
         UntrustedError: a file or run names code (``module:function``), another person may have
             written it, and ``trust=true`` is not given.

@@ -138,13 +138,7 @@ def suggest_option(key: str, keys: Collection[str]) -> str:
 
 
 def suggest(name: str, known: Sequence[str], likeness: float = 0.6) -> str:
-    """Return a question for those ``known`` that are spelled like ``name``, or where to find all.
-
-    Args:
-        name: what was given.
-        known: what could have been.
-        likeness: of the names that are asked for, from 0 to 1.
-    """
+    """Ask for those ``known`` that are spelled like ``name``, or say where to find all."""
     spelled = {each.lower(): each for each in known}  # PPO for ppo
     if close := difflib.get_close_matches(name.lower(), spelled, n=3, cutoff=likeness):
         return _question([spelled[each] for each in close])

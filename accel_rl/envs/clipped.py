@@ -39,13 +39,7 @@ def clip(space: Space, action: Any) -> Any:
 
 
 def clipped_share(space: Space, action: Array, valid: NDArray[np.bool_]) -> float | None:
-    """Return the share of floats that lie beyond their bounds; None if no float has two bounds.
-
-    Args:
-        space: actions of a `clipped` environment.
-        action: ``[T, B, *shape]``.
-        valid: ``[T, B]``, which steps count.
-    """
+    """Return the share of floats that lie beyond their bounds; None if no float has two bounds."""
     num_clipped = num_floats = 0
     for path, leaf in leaves_of(space):
         if leaf.is_clipped:

@@ -326,11 +326,6 @@ def reset_seeded(reset: Callable[..., Any], seed: Any, **more: Any) -> Any:
     """Return what ``reset`` returns; where it takes no seeds of 32 bits, it gets 31 bits of them.
 
     So much do simulators in C take that have signed integers.
-
-    Args:
-        reset: of a `gymnasium.Env` or a `gymnasium.vector.VectorEnv`.
-        seed: a seed, a list of them, or None.
-        more: other arguments.
     """
     try:
         return reset(seed=seed, **more)

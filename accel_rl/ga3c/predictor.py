@@ -27,16 +27,7 @@ _FEWEST_ROWS = 8
 
 
 class Predictor:
-    """A `QueuedPolicy` that acts with the latest parameters.
-
-    Args:
-        agent: The agent of this thread alone.
-        sync: Has its parameters; with ``graphs`` in memory of their own.
-        device: Where it acts.
-        tells_probability: Whether trainers need the probabilities of actions.
-        graphs: Records acting. None: it runs as it is.
-        most: Maximum number of environments for which it acts at once, with ``graphs``.
-    """
+    """A `QueuedPolicy` that acts with the latest parameters."""
 
     def __init__(
         self,

@@ -108,11 +108,7 @@ class ClosableQueue(Generic[Item]):
             return taken
 
     def close(self, error: str = "") -> None:
-        """Accept no more items, and wake all threads that wait. A second call does nothing.
-
-        Args:
-            error: the reason, for the message of `QueueClosed`.
-        """
+        """Accept no more items, and wake all threads that wait. A second call does nothing."""
         with self._changed:
             if not self._is_closed:
                 self._closed_by = error

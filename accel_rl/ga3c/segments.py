@@ -135,12 +135,7 @@ class Segments:
         return out
 
     def cut(self, taken: Taken, value: NDArray[np.float32]) -> list[Segment]:
-        """Return copies of the segments that end here.
-
-        Args:
-            taken: Of `take`.
-            value: ``[n + m]``, of what `observations` gave.
-        """
+        """Return copies of the segments that end here."""
         closing = np.flatnonzero(taken.is_closing)
         if not len(closing):
             return []

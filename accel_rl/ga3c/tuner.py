@@ -33,12 +33,6 @@ class Tuner:
     pays if its window was faster than the window before it, and if the mean over its windows is
     above that of the kept counts, so that noise settles with time.
 
-    Args:
-        start: the first counts, ``[D]``.
-        least: minimum of each count.
-        most: maximum of each count.
-        rng: draws the order of changes.
-
     Attributes:
         counts: the counts of the coming window.
         kept: the best counts so far.

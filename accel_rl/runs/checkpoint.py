@@ -94,9 +94,6 @@ def save_if_best(
     A policy without a score or with parameters that are not finite is not kept. A file that cannot
     be read is replaced.
 
-    Args:
-        others: what a policy needs beside its parameters.
-
     Raises:
         OSError: it could not be written; the file before is untouched.
     """

@@ -98,14 +98,7 @@ class Remembering(Actor):
 
 
 class Kept:
-    """The tensors of all steps of a rollout, ``[T, B, ...]``, of the first one's shape and dtype.
-
-    Args:
-        horizon: steps of a rollout.
-        num_envs: number of environments.
-        first: of some environments, ``[n, ...]``.
-        keeps_rollout: the tensors that `finish` returns stay valid until the next `finish`.
-    """
+    """The tensors of all steps of a rollout, ``[T, B, ...]``, each like the first one."""
 
     def __init__(self, horizon: int, num_envs: int, first: Tensor, *, keeps_rollout: bool) -> None:
         self._rows = first.new_zeros(horizon, num_envs, *first.shape[1:])

@@ -153,14 +153,7 @@ class EpisodeTracker:
 
 
 class Boundary:
-    """Carries observations, episodes and action noise from one rollout to the next.
-
-    Args:
-        rollout: the rollout that is collected again and again.
-        carry: where environments that waited for a reset leave their first observations.
-        tracker: the running episodes.
-        seed: the seed of the action noise.
-    """
+    """Carries observations, episodes and action noise from one rollout to the next."""
 
     def __init__(self, rollout: Rollout, carry: Carry, tracker: EpisodeTracker, seed: int) -> None:
         self._rollout = rollout

@@ -42,15 +42,7 @@ def plan_workers(
     seat: Seat = ALONE,
     machine: Machine | None = None,
 ) -> CorePlan:
-    """Return the number of workers and the CPUs of each.
-
-    Args:
-        config: settings of the sampler.
-        cpus: the only CPUs to use.
-        drives_gpu: keep a core for the server.
-        seat: the rank whose share of the cores is planned.
-        machine: the machine to plan for; None: this one.
-    """
+    """Return the number of workers and the CPUs of each."""
     most = config.num_envs
     num_workers = config.num_workers
     if num_workers is None:

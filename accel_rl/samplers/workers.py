@@ -52,11 +52,6 @@ class Workers:
     the descriptors open, so that no other file gets their numbers. ``uses`` has an item for each
     such block; calls of each step write it themselves.
 
-    Args:
-        slices: who steps what, in order of worker.
-        cpus: where each worker is pinned, if anywhere.
-        autoreset: as in `Block`.
-
     Attributes:
         slices_of: the slices of each worker.
         members: the workers of each group.

@@ -43,9 +43,6 @@ class Overlapped:
     the learner's stream waits for the other two streams; the current stream waits for the learner's
     when the update is done; and acting goes on after the current stream.
 
-    Args:
-        is_small: whether `has_small_updates`.
-
     Attributes:
         server: acts, and keeps its rollout until it is learned from.
     """

@@ -69,14 +69,7 @@ def check_observations(spec: EnvSpec, given: Any, *n: int) -> list[tuple[tuple[s
 def write_info(
     keys: Sequence[str], infos: Any, out: NDArray[np.float32], rows: NDArray[np.bool_] | None = None
 ) -> None:
-    """Write the numbers that a batch tells under ``keys`` into ``out``, ``[n, len(keys)]``.
-
-    Args:
-        keys: names in ``infos``.
-        infos: arrays ``[n]``; a mask ``_key`` says where the array at ``key`` is told.
-        out: NaN where nothing is told.
-        rows: where to write; None: everywhere.
-    """
+    """Write the numbers that a batch tells under ``keys`` into ``out``, ``[n, len(keys)]``."""
     for k, key in enumerate(keys):
         if key in infos:
             is_told = np.asarray(infos.get(f"_{key}", True)) & (True if rows is None else rows)

@@ -212,7 +212,7 @@ class Sweep:
     """A sweep that has ended.
 
     Attributes:
-        path: its directory, with ``results.csv``, ``results.md`` and ``results.png``.
+        path: its directory, with ``results.csv`` and ``results.md``.
         rows: a dictionary of each run: ``run``, ``configuration``, ``env``, ``seed``, ``state``,
             ``score`` (None without), ``error`` and the other columns of ``results.csv``, as text.
     """

@@ -28,7 +28,7 @@ from accel_rl.sweeps.plan import (
     write_plan,
 )
 from accel_rl.sweeps.queue import make_jobs, note_if_finished, work_off
-from accel_rl.sweeps.report import NAMES, Panel, draw_report, write_report
+from accel_rl.sweeps.report import NAMES, Panel, write_report
 from accel_rl.sweeps.slots import slots_here
 from accel_rl.system.console import complain, tell_error
 from accel_rl.system.lasting_console import LastingConsole
@@ -101,10 +101,9 @@ def _sweep(options: SweepOptions, runs: list[PlannedRun], console: Console) -> t
                 if job.state == "waiting":
                     note_if_finished(job)
             panels = write_report(sweep_dir, jobs)
-            is_drawn = bool(panels) and draw_report(sweep_dir, panels)
     for panel in panels:
         console.print(results_table(panel, console.width))
-    display.say(f"written: {sweep_dir}/results.md, results.csv" + ", results.png" * is_drawn)
+    display.say(f"written: {sweep_dir}/results.md, results.csv")
     failed = [job for job in here if job.state == "failed"]
     for job in failed:
         complain(f"failed: {job.run.name}: {job.error}\n(details: {job.output})")

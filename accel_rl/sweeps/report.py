@@ -1,4 +1,4 @@
-"""The results of a sweep: a score for each run, and a table and a figure of their aggregates.
+"""The results of a sweep: a score for each run, and a table of their aggregates.
 
 The form is that of Table 1 in Stooke and Abbeel 2018 (arXiv:1803.02811), human-normalised mean and
 median over games, with the interquartile mean and the intervals of Agarwal et al. 2021
@@ -12,22 +12,17 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from textwrap import fill
-from typing import Any
 
 import numpy as np
 
-from accel_rl.runs.files import draw_or_warn, write_whole
+from accel_rl.runs.files import write_whole
 from accel_rl.runs.human_scores import human_normalized
 from accel_rl.runs.tables import EPISODE_WINDOW, read_rows
 from accel_rl.sweeps.queue import Job
 from accel_rl.tools.intervals import METHOD, Estimate, aggregate
 
 NAMES = {"iqm": "IQM", "mean": "mean", "median": "median"}
-_MOST_INTERVALS = 3
-"""between ticks of scores, for whose labels a panel has little room"""
 _SCORE = "episode_return_raw_mean"
 _INFO = "episode_info_"
 
@@ -80,12 +75,6 @@ def write_report(sweep_dir: Path, jobs: Sequence[Job]) -> list[Panel]:
     text = _markdown(sweep_dir.name, jobs, scores, panels)
     write_whole(sweep_dir / "results.md", text.encode())
     return panels
-
-
-def draw_report(sweep_dir: Path, panels: Sequence[Panel]) -> bool:
-    """Draw ``results.png``; log a warning and return False if it could not be drawn."""
-    path = sweep_dir / "results.png"
-    return draw_or_warn(lambda: write_whole(path, _draw(panels)), path)
 
 
 def read_score(job: Job) -> Score | None:
@@ -206,48 +195,3 @@ def _means(name: str, scores: Sequence[Score], values: Sequence[float]) -> list[
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
     return [f"| {' | '.join(line)} |" for line in lines]
-
-
-def _draw(panels: Sequence[Panel]) -> memoryview:
-    """Return a picture with a plot of each statistic, or of one if no panel has several games."""
-    from accel_rl.runs.figures import (
-        COLOURS,
-        MaxNLocator,
-        entitle,
-        new_figure,
-        plain,
-        style_axes,
-        to_png,
-    )
-
-    has_games = any(games > 1 for panel in panels for games, _ in panel.counts.values())
-    names = NAMES if has_games else {"mean": ""}  # of one game, all three are the same
-    most = max(len(panel.estimates) for panel in panels)
-    fold = partial(fill, width=30, break_long_words=False, break_on_hyphens=False)
-    labels = [[plain(fold(label)) for label in panel.estimates] for panel in panels]
-    num_lines = max(label.count("\n") + 1 for each in labels for label in each)
-    figure = new_figure(8.0, 0.6 + len(panels) * (0.7 + (0.26 + 0.14 * num_lines) * most))
-    grid = figure.subplots(len(panels), len(names), squeeze=False)
-    for row, panel in enumerate(panels):
-        for column, (key, name) in enumerate(names.items()):
-            axes = grid[row, column]
-            for place, estimates in enumerate(panel.estimates.values()):
-                each = estimates[key]
-                ends = [] if math.isnan(each.low) else [each.low, each.high]
-                style: Any = {"color": COLOURS[0], "alpha": 0.35, "solid_capstyle": "butt"}
-                axes.plot(ends, [place] * len(ends), linewidth=6, **style)
-                axes.plot([each.value], [place], "|", color=COLOURS[0], ms=14, mew=2.5)
-            axes.set_yticks(range(len(panel.estimates)))
-            axes.set_yticklabels(labels[row] if column == 0 else [])
-            axes.tick_params(labelsize=8)
-            axes.set_ylim(len(panel.estimates) - 0.5, -0.5)
-            axes.xaxis.set_major_locator(MaxNLocator(_MOST_INTERVALS * (1 if has_games else 2)))
-            axes.set_title(name or plain(panel.title) * (len(panels) > 1), loc="left", fontsize=10)
-            style_axes(axes, "x")
-    title = f"Scores in {len(panels)} environments"
-    if len(panels) == 1:
-        label, best = max(panel.estimates.items(), key=lambda each: each[1]["mean"].value)
-        title = f"{panel.title}: {label} has {best['mean']}"
-        title += f", the best of {most} settings" if most > 1 else ""
-    entitle(figure, title, METHOD)
-    return to_png(figure)

@@ -4,7 +4,6 @@ import csv
 import math
 from pathlib import Path
 
-import cv2
 import pytest
 from rich.console import Console
 
@@ -12,7 +11,7 @@ from accel_rl.sweeps import display
 from accel_rl.sweeps.display import Standing, SweepDisplay, read_standing, seconds_left
 from accel_rl.sweeps.plan import plan_runs
 from accel_rl.sweeps.queue import Job, make_jobs
-from accel_rl.sweeps.report import draw_report, write_report
+from accel_rl.sweeps.report import write_report
 
 NAN = float("nan")
 COLUMNS = ["steps", "steps_per_second", "training_seconds", "episode_return_raw_mean"]
@@ -82,8 +81,6 @@ def test_report_of_games_is_human_normalised_and_its_form_that_of_the_paper(tmp_
         "training_seconds": "9.0",
         "error": "",
     }
-    assert draw_report(tmp_path, [panel])
-    assert cv2.imread(str(tmp_path / "results.png")).std() > 5
 
 
 def test_report_of_other_environments_has_raw_scores_of_each(tmp_path) -> None:
@@ -147,7 +144,6 @@ def test_report_without_a_score_says_what_is_missing(tmp_path) -> None:
     assert write_report(tmp_path, jobs_of(tmp_path, {"catch-a2c-0": NAN}, env="catch")) == []
     text = (tmp_path / "results.md").read_text()
     assert "1 of 1 runs finished" in text and "Finished, but no game\n\n- catch-a2c-0\n" in text
-    assert not (tmp_path / "results.png").exists()
 
 
 def test_standing_is_the_last_whole_row(tmp_path) -> None:

@@ -61,7 +61,6 @@ def test_failed_run_is_named_the_others_go_on_and_resuming_runs_it_alone(
     assert states == {f"catch-a2c-{s}": "finished" for s in (0, 1)} | dict.fromkeys(names, "failed")
     text = (folder / "results.md").read_text()
     assert "2 of 4 runs finished." in text and f"- {names[0]}: failed, exit code 1: " in text
-    assert (folder / "results.png").stat().st_size > 1_000
 
     log = folder / "runs" / "catch-a2c-0" / "train.log"
     before = log.stat().st_mtime_ns

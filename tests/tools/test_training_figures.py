@@ -13,9 +13,7 @@ from saved_runs import SMALL, quiet
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.runs.figures import Figure, draw_learning_curve, new_figure, plain, to_png
 from accel_rl.runs.files import draw_or_warn
-from accel_rl.sweeps.report import NAMES, Panel, draw_report
 from accel_rl.tools.compare import Group
-from accel_rl.tools.intervals import Estimate
 from accel_rl.tools.plot import draw_groups, scores_table
 from accel_rl.training.train import train
 
@@ -23,19 +21,13 @@ INLINE = "module://matplotlib_inline.backend_inline"
 FORMULA = r"$\frac{$ x_1"
 
 EACH_COMMAND = """
-from pathlib import Path
-
 from accel_rl.__main__ import main
-from accel_rl.tools.intervals import Estimate
-from accel_rl.sweeps.report import NAMES, Panel, draw_report
 
 run = ["env=catch", "total_steps=2000", "num_workers=0", "decorrelation_steps=0", "run_dir=run"]
 assert main(["train", *run]) == 0
 assert main(["evaluate", "run", "num_steps=20", "num_workers=0"]) == 0
 assert main(["play", "run", "out=film.gif", "max_steps=9"]) == 0
 assert main(["plot", "run"]) == 0
-estimates = dict.fromkeys(NAMES, Estimate(1.0, 0.0, 2.0))
-assert draw_report(Path(), [Panel("score", {"a2c": estimates}, {"a2c": (1, 2)})])
 """
 
 
@@ -54,7 +46,7 @@ def test_backend_that_is_not_installed_ends_no_command(backend: str, tmp_path) -
     code, said, errors = python(EACH_COMMAND, tmp_path, backend)
     assert code == 0, errors
     assert "Traceback" not in errors and "not drawn" not in said
-    for path in ("run/learning_curve.png", "learning_curves.png", "results.png"):
+    for path in ("run/learning_curve.png", "learning_curves.png"):
         assert (tmp_path / path).read_bytes().startswith(b"\x89PNG")
 
 
@@ -125,8 +117,6 @@ def group(name: str) -> Group:
 @pytest.mark.slow
 def test_names_in_plots_and_tables_are_no_formula_and_no_markup(tmp_path) -> None:
     draw_groups([group(FORMULA)], "steps", FORMULA)
-    estimates = dict.fromkeys(NAMES, Estimate(1.0, 0.0, 2.0))
-    assert draw_report(tmp_path, [Panel(FORMULA, {FORMULA: estimates}, {FORMULA: (1, 2)})])
     console = Console(width=100, record=True, file=quiet().file)
     console.print(scores_table([group("[/x] b")], "steps", 100, "x[/red]y"))
     shown = console.export_text()

@@ -19,21 +19,13 @@ PATH = Path(__file__).with_suffix(".json")
 
 
 class Listed(NamedTuple):
-    """An option, as help shows it.
+    """An option, as help shows it."""
 
-    Attributes:
-        key: dotted key.
-        type_name: what may be given, in words.
-        doc: documentation.
-        is_common: whether ``--help`` shows it, too; ``--help=all`` shows all.
-        default: default value, as on the command line.
-    """
-
-    key: str
-    type_name: str
-    doc: str
-    is_common: bool
-    default: str
+    key: str  # dotted key
+    type_name: str  # what may be given, in words
+    doc: str  # documentation
+    is_common: bool  # whether ``--help`` shows it, too; ``--help=all`` shows all
+    default: str  # default value, as on the command line
 
     @property
     def name(self) -> str:
@@ -42,21 +34,13 @@ class Listed(NamedTuple):
 
 
 class Preset(NamedTuple):
-    """A preset, as help shows it.
+    """A preset, as help shows it."""
 
-    Attributes:
-        about: documentation; the first line is its title.
-        actions: kinds of actions that it learns, in words.
-        has_memory: whether ``memory=lstm`` is possible.
-        learners: how several learners work together, in words.
-        options: all options.
-    """
-
-    about: str
-    actions: str
-    has_memory: bool
-    learners: str
-    options: list[Listed]
+    about: str  # documentation; the first line is its title
+    actions: str  # kinds of actions that it learns, in words
+    has_memory: bool  # whether ``memory=lstm`` is possible
+    learners: str  # how several learners work together, in words
+    options: list[Listed]  # all options
 
 
 class Index(NamedTuple):

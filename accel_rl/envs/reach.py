@@ -14,16 +14,12 @@ from accel_rl.system.functions import FAILURES, place_of
 
 
 class Request(NamedTuple):
-    """A function to call in single environments.
+    """A function to call in single environments."""
 
-    Attributes:
-        function: called with the environment and its arguments; or the name of a method of `Block`,
-            called with the number of the environment in the block and its arguments.
-        arguments: for each environment to call, by its column.
-    """
-
+    # called with the environment and its arguments; or the name of a method of `Block`, called with
+    # the number of the environment in the block and its arguments
     function: Callable[..., Any] | str
-    arguments: dict[int, tuple[Any, ...]]
+    arguments: dict[int, tuple[Any, ...]]  # for each environment to call, by its column
 
 
 class Answer(NamedTuple):

@@ -69,25 +69,15 @@ observations; the others end truncated episodes, and only need a value."""
 
 
 class QueueTimes(NamedTuple):
-    """Sums over all predictions (one for each environment and step) since the start.
+    """Sums over all predictions (one for each environment and step) since the start."""
 
-    Attributes:
-        predictions: Actions that were chosen.
-        batches: Calls of the policy.
-        queued: Agents left in the prediction queue at each take.
-        latency: Seconds from an agent's being ready to its release, of each prediction.
-        predictor_waiting: Seconds of predictors without any agent.
-        predictor_busy: Seconds of predictors from taking agents to releasing them.
-        predictor_blocked: Seconds of predictors before a full training queue.
-    """
-
-    predictions: int = 0
-    batches: int = 0
-    queued: int = 0
-    latency: float = 0.0
-    predictor_waiting: float = 0.0
-    predictor_busy: float = 0.0
-    predictor_blocked: float = 0.0
+    predictions: int = 0  # actions that were chosen
+    batches: int = 0  # calls of the policy
+    queued: int = 0  # agents left in the prediction queue at each take
+    latency: float = 0.0  # seconds from an agent's being ready to its release, of each prediction
+    predictor_waiting: float = 0.0  # seconds of predictors without any agent
+    predictor_busy: float = 0.0  # seconds of predictors from taking agents to releasing them
+    predictor_blocked: float = 0.0  # seconds of predictors before a full training queue
 
 
 class _Ready(NamedTuple):

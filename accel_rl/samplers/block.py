@@ -57,13 +57,10 @@ class Carry(NamedTuple):
     """First observations of the new episodes of environments that waited for their reset.
 
     The block of a column writes them. The sampler reads and clears them between rollouts.
-
-    Attributes:
-        observation: ``[B, ...]``.
-        is_fresh: ``[B]`` bool, True where ``observation`` replaces row T of the last rollout.
     """
 
-    observation: NDArray[Any]
+    observation: NDArray[Any]  # ``[B, ...]``
+    # ``[B]`` bool, True where ``observation`` replaces row T of the last rollout
     is_fresh: NDArray[np.bool_]
 
 
@@ -72,34 +69,21 @@ def count_nothing(num_steps: int) -> None:
 
 
 class Play(NamedTuple):
-    """The state of one environment of a `VectorEnv`.
+    """The state of one environment of a `VectorEnv`."""
 
-    Attributes:
-        state: of the environment, as bytes.
-        is_idle: the next step resets it.
-        has_lost_life: its last step ended a life and not the game.
-    """
-
-    state: bytes
-    is_idle: bool
-    has_lost_life: bool
+    state: bytes  # of the environment, as bytes
+    is_idle: bool  # the next step resets it
+    has_lost_life: bool  # its last step ended a life and not the game
 
 
 class BlockArrays(NamedTuple):
-    """Arrays that blocks of environments write results into, and read actions and orders from.
+    """Arrays that blocks of environments write results into, and read actions and orders from."""
 
-    Attributes:
-        spec: shapes and dtypes of the rollout.
-        rollout: the rollout.
-        carry: first observations after a wait for a reset.
-        reset_order: ``[B]`` int64, what a `VectorEnv` orders to reset.
-        reset_info: ``[B, len(info_keys)]`` float32, of the last reset; NaN without a value.
-    """
-
-    spec: RolloutSpec
-    rollout: Rollout
-    carry: Carry
-    reset_order: NDArray[np.int64]
+    spec: RolloutSpec  # shapes and dtypes of the rollout
+    rollout: Rollout  # the rollout
+    carry: Carry  # first observations after a wait for a reset
+    reset_order: NDArray[np.int64]  # ``[B]`` int64, what a `VectorEnv` orders to reset
+    # ``[B, len(info_keys)]`` float32, of the last reset; NaN without a value
     reset_info: NDArray[Any]
 
 

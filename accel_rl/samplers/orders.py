@@ -66,37 +66,21 @@ one up takes as long"""
 
 
 class SharedArrays(NamedTuple):
-    """Views of the shared memory, of ``W`` workers and ``G`` groups.
+    """Views of the shared memory, of ``W`` workers and ``G`` groups."""
 
-    Attributes:
-        block: rollout and carry. Written by the owner of the columns.
-        command: ``[G]``, written by the server, read by workers: what to do.
-        row: ``[G]``, written by the server, read by workers: at which row to do it.
-        sequence: ``[G]``, written by the server, read by workers: number of the last order.
-        done: ``[W, G]``, written by the worker, read by the server: the ``sequence`` that it has
-            carried out. The pool answers for a worker that starts.
-        has_started: ``[W]``, written by the worker, read by the server: its environments are reset.
-        first_steps: ``[W]``, written by the worker, read by the server: random first steps taken.
-        busy_seconds: ``[W]``, written by the worker, read by the server: time in simulators.
-        longest_seconds: ``[W]``, written by the worker, read by the server: time of the longest
-            order so far.
-        done_at: ``[W]``, written by the worker, read by the server: when it had carried out its
-            last order, by `time.perf_counter`. The pool notes when a worker has started.
-        is_awake: ``[W]``, written by the worker, read by the server: it looks at ``sequence`` by
-            itself and needs no signal.
-    """
-
-    block: BlockArrays
-    command: NDArray[np.int64]
-    row: NDArray[np.int64]
-    sequence: NDArray[np.int64]
-    done: NDArray[np.int64]
-    has_started: NDArray[np.bool_]
-    first_steps: NDArray[np.int64]
-    busy_seconds: NDArray[np.float64]
-    longest_seconds: NDArray[np.float64]
-    done_at: NDArray[np.float64]
-    is_awake: NDArray[np.uint8]
+    block: BlockArrays  # rollout and carry, written by the owner of the columns
+    # Written by the server, read by workers.
+    command: NDArray[np.int64]  # [G], what to do
+    row: NDArray[np.int64]  # [G], at which row to do it
+    sequence: NDArray[np.int64]  # [G], number of the last order
+    # Written by the worker, read by the server. The pool answers for a worker that starts.
+    done: NDArray[np.int64]  # [W, G], the ``sequence`` that was carried out
+    has_started: NDArray[np.bool_]  # [W], its environments are reset
+    first_steps: NDArray[np.int64]  # [W], random first steps taken
+    busy_seconds: NDArray[np.float64]  # [W], time in simulators
+    longest_seconds: NDArray[np.float64]  # [W], of the longest order so far
+    done_at: NDArray[np.float64]  # [W], end of its last order, by `time.perf_counter`
+    is_awake: NDArray[np.uint8]  # [W], it looks at ``sequence`` by itself and needs no signal
 
 
 class Orders:

@@ -16,14 +16,10 @@ from accel_rl.runs.saved import find_checkpoint
 
 
 class Initial(NamedTuple):
-    """Trained parameters that were given to a new network.
+    """Trained parameters that were given to a new network."""
 
-    Attributes:
-        text: a line for people; empty if the run has no ``init``.
-        moments: running moments of observations and rewards, by the names in a learner's state.
-    """
-
-    text: str = ""
+    text: str = ""  # a line for people; empty if the run has no ``init``
+    # running moments of observations and rewards, by the names in a learner's state
     moments: Mapping[str, Any] = {}
 
     def give_moments(self, learner: Any) -> None:

@@ -53,19 +53,14 @@ class PullingServer(ActionServer):
 
 @dataclass(kw_only=True, eq=False)
 class RolloutRun(Run):
-    """A run of an algorithm that learns from rollouts: any but GA3C.
-
-    Attributes:
-        server: acts, and returns the rollout.
-        overlapped: collects a rollout while the one before is learned from; None: by turns.
-        num_threads: threads of torch during updates in this thread.
-    """
+    """A run of an algorithm that learns from rollouts: any but GA3C."""
 
     sampler: RolloutSampler
     learner: Learner
-    server: ActionServer
+    server: ActionServer  # acts, and returns the rollout
+    # collects a rollout while the one before is learned from; None: by turns
     overlapped: Overlapped | None = None
-    num_threads: int = 1
+    num_threads: int = 1  # threads of torch during updates in this thread
     is_stopping: bool = False
 
     def iterate(self) -> None:

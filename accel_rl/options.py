@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import math
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -34,7 +33,6 @@ _PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
     NoneType: ((NoneType,), "none"),
 }
 """by the annotation of an option: types of its values, and what these are in words"""
-_LARGEST = float(np.finfo(np.float32).max)  # number with which torch computes
 
 
 def option(
@@ -154,10 +152,6 @@ def check_settings(config: Any) -> None:
     for name in (each.name for each in fields(config)):
         value = getattr(config, name)
         check_kind(hints[name], **{name: value})
-        if isinstance(value, float) and _LARGEST < abs(value) < math.inf:
-            raise ValueError(
-                f"{name} is {value:g}; it must be at most {_LARGEST:.2g}, as in float32"
-            )
         if isinstance(value, str) and not value.isascii() and "\ud800" <= max(value) <= "\udfff":
             raise ValueError(
                 f"{name} is {value!r}; it must be text in UTF-8, in which files of options are "

@@ -201,7 +201,9 @@ class _Watch:
             if self._deadline is None:  # asked by itself, maybe too early for telling the others
                 self._stop(signal.SIGTERM)
             return
-        what = f"learner {rank} (pid {learner.pid}) {_how(learner)}"
+        code = learner.returncode
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else ""
+        what = f"learner {rank} (pid {learner.pid}) {how or f'ended with exit code {code}'}"
         if self._deadline is not None:
             if learner.returncode < 0 and not self._has_killed:
                 tell_error(f"{what} while it was stopping")
@@ -235,13 +237,6 @@ class _Watch:
             tell_error(f"learner {rank} (pid {learner.pid}) had to be killed")
             learner.kill()
             learner.wait()
-
-
-def _how(learner: subprocess.Popen[bytes]) -> str:
-    """How a learner ended, after "learner N"."""
-    if learner.returncode < 0:
-        return f"was killed by {signal.Signals(-learner.returncode).name}"
-    return f"ended with exit code {learner.returncode}"
 
 
 def end_with_parent() -> None:

@@ -124,7 +124,7 @@ def suggest_option(key: str, keys: Collection[str]) -> str:
     is_full = "." in key
     word = _name(key)
     names = [_name(each) for each in keys]
-    found = _ours(key, keys) or _with_word(word, names)
+    found = _ours(key, keys) or [n for n in dict.fromkeys(names) if len(word) > 2 and word in n][:3]
     if not found:
         return suggest(key, list(keys) if is_full else list(dict.fromkeys(names)), 0.7)
     return _question(
@@ -158,16 +158,6 @@ def _ours(key: str, keys: Collection[str]) -> list[str]:
     names = {_name(each) for each in keys}
     found = [name for name in _ELSEWHERE.get(_name(key), "").split(" or ") if name in names]
     return found[:1]
-
-
-def _with_word(word: str, names: Sequence[str]) -> list[str]:
-    """The names with ``word`` at their beginning, at that of a part, or, of 4 letters, anywhere."""
-    if len(word) < 2:
-        return []
-    first = [name for name in names if name.startswith(word)]
-    then = [name for name in names if f"_{word}" in name]
-    last = [name for name in names if word in name and len(word) > 3]
-    return list(dict.fromkeys([*first, *then, *last]))[:3]
 
 
 def _question(names: Sequence[str]) -> str:

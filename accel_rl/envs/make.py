@@ -6,7 +6,6 @@ import contextlib
 import copy
 import functools
 import importlib
-import logging
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +24,7 @@ from accel_rl.spaces import ACTION_MASK, random_values, zeros
 from accel_rl.system.extras import how_to_install
 from accel_rl.system.functions import FAILURES, find_function, import_module, suggest_function
 from accel_rl.system.process_settings import all_settings, directory, taking_back
+from accel_rl.system.topology import warn_once
 
 # Emulator, OpenCV and Gymnasium are imported in the functions that need them: they take 0.5 s.
 
@@ -39,7 +39,6 @@ GIVEN: dict[str, Callable[..., Any]] = {}
 """functions that a program has given as environments, by the names that stand in configs"""
 _NUM_PROBE_STEPS = 20
 
-_LOGGER = logging.getLogger(__name__)
 _Found = TypeVar("_Found")
 
 
@@ -221,12 +220,6 @@ def _look_at_observations(env: Any) -> Array:
             if ended:
                 reset()
     return found
-
-
-@functools.cache
-def warn_once(message: str) -> None:
-    """Log a warning, unless it was logged before."""
-    _LOGGER.warning(message)
 
 
 def _make_atari(game: str, config: AtariConfig) -> Environment:

@@ -176,14 +176,11 @@ A3C_NET = ImageSpec(
 """The smaller network of Stooke and Abbeel 2018 (arXiv:1803.02811), with the initial weights of
 the code its authors published."""
 
-DQN_NET = ImageSpec(
+DQN_NET = replace(
+    A3C_NET,
     name="dqn",
     convs=(ConvSpec(32, 8, 4, 0), ConvSpec(64, 4, 2, 1), ConvSpec(64, 3, 1, 1)),
     hidden=512,
-    conv_init=_glorot,
-    hidden_init=partial(normc_, norm=1.0),
-    policy_init=partial(normc_, norm=0.01),
-    value_init=partial(normc_, norm=1.0),
 )
 """The larger network of the same paper."""
 
@@ -211,25 +208,10 @@ NIPS_NET = ImageSpec(
 """Mnih et al. 2013 (arXiv:1312.5602), with the initial weights of Clemente et al. 2017
 (arXiv:1705.04862), but for their biases, which are drawn likewise."""
 
-PAAC_NATURE_NET = replace(
-    NATURE_NET,
-    name="paac_nature",
-    conv_init=fan_in_,
-    hidden_init=fan_in_,
-    policy_init=fan_in_,
-    value_init=fan_in_,
-)
+PAAC_NATURE_NET = replace(NIPS_NET, name="paac_nature", convs=NATURE_NET.convs, hidden=512)
 """The layers of ``NATURE_NET`` with the initial weights of ``NIPS_NET``: PAAC's larger network."""
 
-MINATAR_NET = ImageSpec(
-    name="minatar",
-    convs=(ConvSpec(16, 3, 1, 0),),
-    hidden=128,
-    conv_init=fan_in_,
-    hidden_init=fan_in_,
-    policy_init=fan_in_,
-    value_init=fan_in_,
-)
+MINATAR_NET = replace(NIPS_NET, name="minatar", convs=(ConvSpec(16, 3, 1, 0),), hidden=128)
 """Young and Tian 2019 (arXiv:1903.03176), for images of 10 x 10, with torch's initial weights."""
 
 GA3C_LARGE_NETS = tuple(

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from accel_rl.models.image import A3C_NET, ImageNetwork, PixelConv, image_trunk, picture_of
+from accel_rl.models.image import A3C_NET, PixelConv, image_trunk, picture_of
 from accel_rl.models.mlp import HIDDEN, linear
 from accel_rl.models.policy_value import SharedNetwork
 from accel_rl.spaces import Leaf, Space, follow, leaves_of
@@ -32,7 +32,10 @@ class JoinedNetwork(SharedNetwork):
     def __init__(self, observation: Space, num_outputs: int) -> None:
         super().__init__()
         self._paths = [path for path, _ in leaves_of(observation)]
-        trunks = [_trunk(leaf) for _, leaf in leaves_of(observation)]
+        trunks: list[Any] = []
+        for _, leaf in leaves_of(observation):
+            picture = picture_of(leaf)
+            trunks.append(image_trunk(picture) if A3C_NET.fits(picture) else _Trunk(leaf))
         self.trunks = nn.ModuleList(trunks)
         width = sum(trunk.width for trunk in trunks)
         self.joined = linear(width, self.width, gain=sqrt(2))
@@ -61,11 +64,6 @@ def indicated(leaf: Leaf) -> list[int] | None:
         return None
     counts = leaf.counts
     return counts if counts is not None and sum(counts) <= MOST_VALUES else None
-
-
-def _trunk(leaf: Leaf) -> ImageNetwork | _Trunk:
-    picture = picture_of(leaf)
-    return image_trunk(picture) if A3C_NET.fits(picture) else _Trunk(leaf)
 
 
 class _Trunk(nn.Module):

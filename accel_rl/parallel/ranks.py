@@ -38,9 +38,9 @@ class Ranks(NamedTuple):
 
 
 ALONE = Ranks()
+"""The ranks of a learner without others."""
 TIMEOUT_VARIABLE = "ACCEL_RL_TIMEOUT_SECONDS"
 """environment variable of the seconds after which a learner that blocks the others has failed"""
-"""The ranks of a learner without others."""
 
 
 def learner_timeout() -> float:

@@ -252,7 +252,10 @@ class StoreSync(GradientSync):
             measured.lock_wait_seconds += waited
             lags.append(before - self._seen[chunk.index])
             self._seen[chunk.index] = before + num_updates
-        measured.add_lags(lags)
+        measured.num_lags += len(lags)
+        measured.lag_total += sum(lags)
+        measured.lag_min = min(*lags, measured.lag_min)  # nan is neither smaller nor larger
+        measured.lag_max = max(*lags, measured.lag_max)
         measured.push_seconds += time.perf_counter() - began
 
     def _wait_for_device(self) -> None:
@@ -270,9 +273,3 @@ class _Measured:
     lag_max: float = math.nan
     lock_wait_seconds: float = 0.0
     push_seconds: float = 0.0
-
-    def add_lags(self, lags: list[int]) -> None:
-        self.num_lags += len(lags)
-        self.lag_total += sum(lags)
-        self.lag_min = min(*lags, self.lag_min)  # nan is neither smaller nor larger
-        self.lag_max = max(*lags, self.lag_max)

@@ -142,7 +142,8 @@ def whole_lines(path: Path) -> list[str]:
 
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading; a FIFO or a device in its place is not waited for."""
-    file = open(path, "rb", opener=_open_now)
+    no_wait = getattr(os, "O_NONBLOCK", 0)
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | no_wait))
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
@@ -162,10 +163,6 @@ def read_bytes(path: Path, most: int) -> bytes:
     if is_larger or len(data) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB", str(path))
     return data
-
-
-def _open_now(name: str, flags: int) -> int:
-    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def draw_or_warn(draw: Callable[[], object], path: Path, *, is_last: bool = False) -> bool:

@@ -57,7 +57,7 @@ class CsvTable:
             columns = tuple(dict.fromkeys((*row, *self._earlier)))
             if self._earlier:
                 self._rewrite(columns)
-        if not _has_text(self._path):
+        if not self._path.exists() or not self._path.stat().st_size:
             if self._columns or self._earlier:
                 _LOGGER.warning("%s was deleted; it goes on with a header", self._path)
             writer.writerow(columns)
@@ -85,13 +85,6 @@ class CsvTable:
 
 def _texts(row: Row, columns: Sequence[str]) -> list[str]:
     return [f"{row.get(name, np.nan):.10g}" for name in columns]
-
-
-def _has_text(path: Path) -> bool:
-    try:
-        return path.stat().st_size > 0
-    except OSError:
-        return False
 
 
 class CurveRows:

@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from accel_rl.envs.make import make_env_factory, warn_once
+from accel_rl.envs.make import make_env_factory
 from accel_rl.envs.reach import Request, keep_options
 from accel_rl.rollout import Rollout
 from accel_rl.samplers.base import (
@@ -53,7 +53,7 @@ from accel_rl.samplers.pool import WorkerPool
 from accel_rl.samplers.workers import NICENESS
 from accel_rl.spaces import to_array, write_values
 from accel_rl.system.process_settings import all_settings, directory, quick_settings, taking_back
-from accel_rl.system.topology import Seat
+from accel_rl.system.topology import Seat, warn_once
 
 _LOGGER = logging.getLogger(__name__)
 

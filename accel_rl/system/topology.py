@@ -198,7 +198,7 @@ def plan_cores(
     elif not sharing and drives_gpu and len(share) == 1:
         sharing = "the server of a GPU shares its one core with the workers"
     if sharing and rank == 0:
-        _warn_once(sharing)
+        warn_once(sharing)
     return CorePlan(place_workers(worker_cores, num), server_cpus)
 
 
@@ -271,7 +271,8 @@ def _share(
 
 
 @functools.cache
-def _warn_once(message: str) -> None:
+def warn_once(message: str) -> None:
+    """Log a warning, unless it was logged before."""
     _LOGGER.warning(message)
 
 

@@ -22,9 +22,10 @@ from accel_rl.envs import (
     make_env_factory,
     probe_spec,
 )
-from accel_rl.envs.make import probe_observations, warn_once
+from accel_rl.envs.make import probe_observations
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SerialSampler
 from accel_rl.spaces import Leaf, discrete
+from accel_rl.system import topology
 from accel_rl.vector import VectorEnv
 
 
@@ -265,7 +266,7 @@ def test_environment_that_fails_when_it_is_looked_at_is_named_and_closed() -> No
 
 
 def test_close_that_goes_wrong_is_a_warning_that_names_the_environment(caplog) -> None:
-    warn_once.cache_clear()
+    topology.warn_once.cache_clear()
     made: list[Steps] = []
     factory = noted(made, fails_in="close")
     assert probe_spec(factory) is Steps.spec and len(probe_observations(factory)) == 2

@@ -24,6 +24,7 @@ from toy_envs import ToyEnv
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.envs import make
 from accel_rl.samplers import SerialSampler
+from accel_rl.system import topology
 from accel_rl.system.process_settings import all_settings, taking_back
 from accel_rl.tools.evaluate import EvaluateOptions, evaluate_run
 from accel_rl.training.train import train
@@ -71,7 +72,7 @@ class Changing(ToyEnv):
 @pytest.fixture
 def told(tmp_path, monkeypatch, caplog) -> Any:
     monkeypatch.chdir(tmp_path)
-    make.warn_once.cache_clear()
+    topology.warn_once.cache_clear()
     with taking_back(all_settings()):
         yield caplog
 

@@ -36,7 +36,7 @@ MACHINES = {"dgx": DGX, "cloud": CLOUD, "masked": MASKED, "tiny": TINY}
 
 @pytest.fixture(autouse=True)
 def forget_warnings() -> None:
-    topology._warn_once.cache_clear()
+    topology.warn_once.cache_clear()
 
 
 def write(path: Path, text: str) -> None:

@@ -107,8 +107,6 @@ def test_unknown_environment_is_refused(env: str, said: str, tmp_path, monkeypat
         ("test_envs_make:make_number", "make_number int must return gymnasium"),
         # A bare function of Gymnasium's is told what makes a factory of it.
         (make_cart_pole, "make_cart_pole TimeLimit make_env_factory(func"),
-        ("catch", "factory make_env_factory"),
-        (Catch(), "factory make_env_factory"),
     ],
 )
 def test_what_makes_no_environment_is_named(factory: Any, said: str) -> None:

@@ -181,8 +181,8 @@ def table() -> str:
     for row in sorted(read(), key=lambda row: row.seed):
         cells[row.algorithm, row.env, row.library].append(row)
     lines = [
-        "| preset | environment | steps | asked for | accel_rl | s | processor s "
-        "| Stable-Baselines3 | s | processor s |",
+        "| preset | environment | steps | asked for | accel_rl | s | CPU s "
+        "| Stable-Baselines3 | s | CPU s |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for (algorithm, env), (steps, bar, _) in CELLS.items():

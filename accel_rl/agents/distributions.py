@@ -329,7 +329,9 @@ def standard_normal(noise: Tensor, num: int) -> Tensor:
 
 def split_mask(observation: Any) -> tuple[Any, Tensor | None]:
     """Return what a network gets (`without_mask`), and the action mask, ``[N, A]``, or None."""
-    mask = observation.get(ACTION_MASK) if isinstance(observation, Mapping) else None
+    if isinstance(observation, Tensor):
+        return observation, None
+    mask = observation.get(ACTION_MASK)
     return without_mask(observation), mask
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ class QAgent(Agent):
     ) -> Any:
         """Choose actions, see `Agent.act`."""
         observation, mask = split_mask(observation)
-        with with_noise(self.model, self.noise):
+        with with_noise(self.model, self.noise) if self.noise is not None else nullcontext():
             output, after = run(self.model, observation, memory)
         action = self.choose(self.q_values(output), noise, env_slice, mask)
         return action if memory is None else (action, after)
@@ -85,6 +86,8 @@ class QAgent(Agent):
         Returns:
             Values ``[N, A]``.
         """
+        if output.shape[2] == 1:
+            return output[:, :, 0]
         if self.support is None:
             return output.mean(2)
         return output.softmax(2) @ self.support
@@ -122,6 +125,8 @@ def epsilon_greedy(
     """
     num_actions = q_value.shape[1]
     if mask is None:
+        if noise.is_cpu and not (noise < epsilon).any():  # most often
+            return q_value.argmax(1)
         any_action = (noise / epsilon * num_actions).long().clamp_(0, num_actions - 1)
         return torch.where(noise < epsilon, any_action, q_value.argmax(1))
     is_allowed = mask != 0

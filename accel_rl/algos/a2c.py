@@ -219,14 +219,15 @@ class A2C(ActorCritic):
         evaluated = self.agent.distribution.evaluate(output.logits, action)
         value, log_prob = (each.detach().view(T, B) for each in (output.value, evaluated.log_prob))
         return_, advantage = self.prepare(batch, value, log_prob)
+        advantage, valid = advantage.flatten(), batch.valid.flatten()
         if config.normalize_advantage:
-            advantage = normalize(advantage, batch.valid, self.sync)
+            advantage = normalize(advantage, valid, self.sync)
         loss = a2c_loss(
             output,
             action,
             return_.flatten(),
-            advantage.flatten(),
-            batch.valid.flatten(),
+            advantage,
+            valid,
             config.value_coefficient,
             config.entropy_coefficient,
             evaluated,

@@ -239,14 +239,18 @@ def fold_ends(batch: RolloutTensors, final_value: Tensor, gamma: float) -> tuple
 def normalize(advantage: Tensor, valid: Tensor, sync: GradientSync) -> Tensor:
     """``(advantage - mean) / (deviation + 1e-8)``, of one shape with ``advantage``.
 
+    ``advantage``, ``valid``: ``[N]``, or ``[M, N]`` of ``M`` batches, each by itself.
+
     Mean and standard deviation (of the population) are those where ``valid``, over the batches of
     all learners that share the update. A single advantage has no deviation, and stays as it is;
     what rounding leaves of equal ones becomes 0.
     """
-    total, count = sync.sum(torch.stack(((advantage * valid).sum(), valid.sum())))
+    counts = torch.stack(((advantage * valid).sum(-1), valid.sum(-1))).unsqueeze(-1)
+    total, count = sync.sum(counts)
     mean = total / count.clamp(min=1)
     centred = advantage - mean
-    variance = sync.sum((centred.square() * valid).sum()) / count.clamp(min=1)
+    squares = (centred.square() * valid).sum(-1, keepdim=True)
+    variance = sync.sum(squares) / count.clamp(min=1)
     deviation = variance.sqrt()
     is_rounding = deviation <= _ROUNDING * torch.finfo(mean.dtype).eps * mean.abs()
     normalized = torch.where(is_rounding, 0.0, centred / (deviation + _DEVIATION_EPS))

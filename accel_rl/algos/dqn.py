@@ -19,6 +19,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 from typing import Any, ClassVar, Literal
 
@@ -29,7 +30,7 @@ from torch import Tensor
 from accel_rl.agents import Agent, QAgent, RolloutTensors
 from accel_rl.agents.distributions import masked
 from accel_rl.algos.learner import name_of
-from accel_rl.algos.optimizer import masked_mean, masked_shares
+from accel_rl.algos.optimizer import share_sums, shares
 from accel_rl.algos.q_learning import (
     QOutputs,
     importance_weights,
@@ -300,6 +301,7 @@ class DQN(ReplayLearner):
             self._num_drawn //= config.sequence_length
         self._target_model: Any = copy.deepcopy(agent.model).requires_grad_(False)
         self._target = FlatParameters(self._target_model)
+        self._is_random = num_random(agent.model, 1) > 0
         if num := num_random(agent.model):
             agent.noise = torch.zeros(num, device=self.device)
         self._priorities: Priorities | None = None
@@ -309,7 +311,7 @@ class DQN(ReplayLearner):
         begin = task.ranks.rank % num_sharing * B  # 0 in a store
         finals = config.final_epsilons(range(begin, begin + B), num_sharing * B)
         self._final_epsilon = torch.tensor(finals)  # on the host, like the next
-        self._epsilon = torch.empty(0)
+        self._epsilon, self._mean_epsilon = torch.empty(0), torch.tensor(0.0)
         self.adjust()
 
     def get_state(self) -> dict[str, Any]:
@@ -350,9 +352,10 @@ class DQN(ReplayLearner):
             weight = send(importance_weights(probability, least, beta), self.device)
             batch = self.gathered(*at)
         lr = self.learning_rate(progress)
-        rows = batch.is_first.numel() if isinstance(batch, SequenceBatch) else self._num_drawn
-        num = num_random(self.agent.model, rows)
-        noise = (self.noise(2, num),) if num else ()
+        noise: tuple[Tensor, ...] = ()
+        if self._is_random:
+            rows = batch.is_first.numel() if isinstance(batch, SequenceBatch) else self._num_drawn
+            noise = (self.noise(2, num_random(self.agent.model, rows)),)
         priority = self.optimizer.minimize(self.loss, batch, weight, *noise, lr=lr)
         if self._priorities is not None:
             self._priorities.update(*at, priority.to(self.replay.device))
@@ -366,7 +369,7 @@ class DQN(ReplayLearner):
             seeds = np.random.SeedSequence((self.task.seed, self.pace.steps))
             g = torch.Generator(self.device).manual_seed(int(seeds.generate_state(1)[0]))
             self.agent.noise.normal_(generator=g)
-        return {"epsilon": self._epsilon.mean()}
+        return {"epsilon": self._mean_epsilon}
 
     def loss(
         self,
@@ -387,14 +390,12 @@ class DQN(ReplayLearner):
         goal, action = self.target(outputs, batch), batch.action.flatten()
         loss, priority = self.values.loss(outputs.online, action, goal, outputs.level)
         loss, priority = loss.view(valid.shape), priority.view(valid.shape)
-        loss = masked_shares(loss if weight is None else weight * loss, valid)
+        share = shares(valid)
+        loss = share * (loss if weight is None else weight * loss)
         q_value = self.agent.q_values(outputs.online.detach())
         best = masked(q_value, outputs.mask).amax(1).view(valid.shape)
-        metrics = {
-            "loss": loss.detach().sum(),
-            "q_value": masked_mean(best, valid),
-            "priority": masked_mean(priority, valid),
-        }
+        metrics = share_sums(share, {"q_value": best, "priority": priority})
+        metrics["loss"] = loss.detach().sum()
         if isinstance(batch, SequenceBatch):
             priority, valid = sequence_priority(priority, valid, PRIORITY_OF_LARGEST), valid.any(0)
         if self._priorities is not None:
@@ -423,8 +424,9 @@ class DQN(ReplayLearner):
             discount = discount * mask.ne(0).any(1)
         if before is None:
             action_t = masked(self.agent.q_values(outputs.choosing), mask).argmax(1)
-            rows = torch.arange(len(action_t), device=action_t.device)
-            return values.target(reward, discount, values.decode(outputs.target[rows, action_t]))
+            rows = action_t.view(-1, 1, 1).expand(-1, 1, outputs.target.shape[2])
+            chosen = outputs.target.gather(1, rows).squeeze(1)
+            return values.target(reward, discount, values.decode(chosen))
         decoded, *q_values = map(values.decode, (outputs.target, before, outputs.choosing))
         q_value, q_value_t = (each.mean(2) for each in q_values)
         action, masks = batch.action.flatten(), (outputs.mask, mask)
@@ -433,17 +435,21 @@ class DQN(ReplayLearner):
 
     def _outputs(self, batch: Transitions | SequenceBatch, noise: Tensor | None) -> QOutputs:
         config, target = self.config, self._target_model
-        own, behind = (None, None) if noise is None else noise.unbind()
         given: Any = self.agent, target, batch, config.precision
         more: Any = {"double": config.double, "before": config.munchausen}
-        with with_noise(self.agent.model, own), with_noise(target, behind):
-            if isinstance(batch, Transitions):
-                return transition_outputs(*given, **more)
-            return sequence_outputs(*given, burn_in=config.burn_in, **more)
+        outputs: Any = transition_outputs
+        if isinstance(batch, SequenceBatch):
+            outputs = partial(sequence_outputs, burn_in=config.burn_in)
+        if noise is None:
+            found: QOutputs = outputs(*given, **more)
+            return found
+        with with_noise(self.agent.model, noise[0]), with_noise(target, noise[1]):
+            found = outputs(*given, **more)
+        return found
 
     def _set_epsilon(self) -> None:
         progress = min(1.0, self.pace.steps / self.config.epsilon_steps)
         epsilon = linear_epsilon(self._final_epsilon, progress)
         if not torch.equal(epsilon, self._epsilon):
-            self._epsilon = epsilon
+            self._epsilon, self._mean_epsilon = epsilon, epsilon.mean()
             self.agent.epsilon = send(epsilon, self.device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import torch
@@ -17,6 +18,8 @@ from accel_rl.algos.specs import Batch
 from accel_rl.graphs import Fixed
 from accel_rl.options import require
 from accel_rl.spaces import map_leaves
+
+_MOST_BYTES_AT_ONCE = 1 << 20  # of a rollout whose minibatches are gathered at once for an epoch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +132,11 @@ class Minibatches:
             config.check_rollout(num * sharing, length, sharing)
         size = config.minibatch_size // sharing // length
         orders = [torch.randperm(num, generator=self._shuffling) for _ in range(config.epochs)]
+        if steps.sequences is None and num % size == 0 and not isinstance(whole, Fixed):
+            if _bytes_of(steps) < _MOST_BYTES_AT_ONCE:
+                for order in orders:
+                    yield from _rows_of(self._choose(steps, send(order, device).view(-1, size)))
+                return
         if not isinstance(whole, Fixed) or num % size:
             for order in orders:
                 for chosen in torch.split(send(order, device), size):
@@ -158,8 +166,8 @@ def choose(whole: Any, chosen: Tensor) -> Any:
 
     Args:
         whole: a NamedTuple with a field ``sequences``: those of the rollout, or None.
-        chosen: places of the steps, ``[N]`` int64; with sequences the environments, ``[n]``, all of
-            whose steps are chosen.
+        chosen: places of the steps, ``[N]`` int64, or ``[M, N]`` of ``M`` minibatches at once; with
+            sequences the environments, ``[n]``, all of whose steps are chosen.
     """
     sequences, index = whole.sequences, chosen
     if sequences is not None:
@@ -172,6 +180,25 @@ def choose(whole: Any, chosen: Tensor) -> Any:
 
     fields = {name: rows(each) for name, each in whole._asdict().items() if name != "sequences"}
     return whole._replace(**fields, sequences=sequences)
+
+
+def _bytes_of(whole: Any) -> int:
+    """Return the bytes of all steps of a rollout, a NamedTuple of tensors and mappings."""
+    sizes: list[int] = []
+    for each in whole:
+        if each is not None:
+            map_leaves(lambda leaf: sizes.append(leaf.nbytes), each)
+    return sum(sizes)
+
+
+def _rows_of(many: Any) -> Iterator[Any]:
+    """Yield ``M`` minibatches of a NamedTuple whose fields have them in rows, ``[M, N, ...]``."""
+    num = len(many.valid)
+    fields = [
+        [None] * num if each is None else [map_leaves(itemgetter(i), each) for i in range(num)]
+        for each in many
+    ]
+    return map(type(many)._make, zip(*fields, strict=True))
 
 
 def _steps(observation: Tensor) -> Tensor:

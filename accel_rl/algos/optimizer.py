@@ -281,6 +281,29 @@ def masked_shares(x: Tensor, valid: Tensor) -> Tensor:
     return x * valid / valid.sum().clamp(min=1)
 
 
+def shares(valid: Tensor) -> Tensor:
+    """Return what each element weighs in a mean over those that count, float32.
+
+    Args:
+        valid: ``[...]`` bool, which elements count.
+    """
+    return valid / valid.sum().clamp(min=1)
+
+
+def share_sums(share: Tensor, per_sample: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the mean of each over the elements that count, 0-d without gradient.
+
+    Args:
+        share: of `shares`, ``[...]``.
+        per_sample: ``[...]`` each, by name.
+    """
+    values = torch.stack([each.detach() for each in per_sample.values()])
+    means = (values * share).flatten(1).sum(1)
+    return dict(zip(per_sample, means.unbind(), strict=True))
+
+
 def sums(per_sample: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the sum of each but ``total``, 0-d without gradient, for the metrics."""
-    return {name: each.detach().sum() for name, each in per_sample.items() if name != "total"}
+    names = [name for name in per_sample if name != "total"]
+    values = torch.stack([per_sample[name].detach() for name in names])
+    return dict(zip(names, values.flatten(1).sum(1).unbind(), strict=True))

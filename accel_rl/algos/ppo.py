@@ -26,7 +26,7 @@ from accel_rl.algos.actor_critic import (
 )
 from accel_rl.algos.learner import remaining
 from accel_rl.algos.minibatches import MinibatchConfig, Minibatches, all_steps, choose
-from accel_rl.algos.optimizer import masked_shares, sums
+from accel_rl.algos.optimizer import shares, sums
 from accel_rl.algos.specs import LearnerSpec
 from accel_rl.models import PolicyValue, Sequences
 from accel_rl.options import option, require, when
@@ -165,19 +165,20 @@ def ppo_loss(
     ratio = log_ratio.exp()
     clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
     objective = torch.minimum(ratio * batch.advantage, clipped * batch.advantage)
-    policy_loss = -masked_shares(objective, valid)
     error = (batch.return_ - output.value).square()
     if clip_value:
         move = (output.value - batch.behaviour_value).clamp(-clip_range, clip_range)
         error = torch.maximum(error, (batch.return_ - batch.behaviour_value - move).square())
-    value_loss = masked_shares(error, valid)
-    entropy = masked_shares(entropy, valid)
-    total = policy_loss + value_coefficient * value_loss - entropy_coefficient * entropy
+    share = shares(valid)
+    total = value_coefficient * error - objective
+    if entropy_coefficient:
+        total = total - entropy_coefficient * entropy
+    total = share * total
     with torch.no_grad():
-        kl = masked_shares(ratio - 1 - log_ratio, valid)
-        is_clipped = (ratio - 1).abs() > clip_range
-        clip_fraction = masked_shares(is_clipped.to(ratio.dtype), valid)
-    return PPOLoss(total, policy_loss, value_loss, entropy, kl, clip_fraction)
+        moved = ratio - 1
+        is_clipped = (moved.abs() > clip_range).to(ratio.dtype)
+        parts = torch.stack((-objective, error, entropy, moved - log_ratio, is_clipped))
+        return PPOLoss(total, *(share * parts))
 
 
 class PPO(ActorCritic):

@@ -84,7 +84,7 @@ class QOutputs(NamedTuple):
 
     ``choosing``: where the return ends, of the network that chooses the action there, and
     ``target`` of the one that values it. ``mask``, ``next_mask``: action masks ``[M, A]``, or None.
-    ``level``: `levels` of ``online``. ``before``: what the target network has instead of
+    ``level``: `levels` of ``online``; None if ``K`` is 1. ``before``: what the target network has instead of
     ``online``; None if nobody asked.
     """
 
@@ -93,7 +93,7 @@ class QOutputs(NamedTuple):
     target: Tensor
     choosing: Tensor
     next_mask: Tensor | None
-    level: Tensor
+    level: Tensor | None
     before: Tensor | None
 
 
@@ -116,8 +116,13 @@ def transition_outputs(
         if double:
             choosing, _ = evaluate_q(agent.model, next_observation, precision)
         seen = evaluate_q(target, observation, precision)[0] if before else None
-    level = levels(agent.model, *online.shape[::2])
+    level = _levels(agent.model, online)
     return QOutputs(online, mask, behind, choosing, next_mask, level, seen)
+
+
+def _levels(model: QModel, online: Tensor) -> Tensor | None:
+    num_rows, _, num_levels = online.shape
+    return None if num_levels == 1 else levels(model, num_rows, num_levels)
 
 
 def sequence_outputs(
@@ -171,7 +176,7 @@ def sequence_outputs(
     index = index - burn_in * C
     seen = _columns(value, C, slice(0, N))[: L * N] if before else None
     online = online[: L * N]
-    level = levels(agent.model, *online.shape[::2])
+    level = _levels(agent.model, online)
     return QOutputs(online, own_mask, value[index], choosing[index], next_mask, level, seen)
 
 

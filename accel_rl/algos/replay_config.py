@@ -186,9 +186,11 @@ class Pace:
         """Return `PACE_METRICS`, and ``more`` of the host, 0-d, in one copy to ``device``."""
         ratio = self._num_updates * self._num_learners / self._num_sharing / self._learning_steps
         rates = ratio, ratio * self._config.batch_size
-        given = {**more, **dict(zip(PACE_METRICS, rates, strict=True))}
-        values = torch.stack([as_metric(*item, torch.device("cpu")) for item in given.items()])
-        return dict(zip(given, send(values, device).unbind(), strict=True))
+        values = torch.tensor(rates)
+        if more:
+            own = [as_metric(*item, torch.device("cpu")) for item in more.items()]
+            values = torch.cat((torch.stack(own), values))
+        return dict(zip((*more, *PACE_METRICS), send(values, device).unbind(), strict=True))
 
     def get_state(self) -> dict[str, int]:
         """Return what is added to a learner's state."""

@@ -101,7 +101,9 @@ class ReplayLearner(Learner):
             Means over the optimizer steps; nothing if there was no such step.
         """
         batch = self.config.limited(batch)
-        self.store(batch.map(lambda field: field.to(self.replay.device)))
+        if batch.reward.device != self.replay.device:
+            batch = batch.map(lambda field: field.to(self.replay.device))
+        self.store(batch)
         due = self.pace.take(batch.reward.numel(), steps, self.replay.can_be_drawn)
         for _ in range(due):
             self.learn(progress)

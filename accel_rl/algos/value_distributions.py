@@ -61,14 +61,16 @@ class Values:
         target = reward_t.unsqueeze(1) + discount_t.unsqueeze(1) * decoded_t
         return rescale(target) if self.is_rescaled else target
 
-    def loss(self, output_tm1: Tensor, action_tm1: Tensor, target: Tensor, level: Tensor) -> QLoss:
+    def loss(
+        self, output_tm1: Tensor, action_tm1: Tensor, target: Tensor, level: Tensor | None
+    ) -> QLoss:
         """Return losses and priorities.
 
         Args:
             output_tm1: output of the network, ``[N, A, K]``.
             action_tm1: ``[N]`` int64.
             target: of `target`, ``[N, K]``.
-            level: levels of the quantiles, ``[N, K]`` or ``[1, K]``.
+            level: levels of the quantiles, ``[N, K]`` or ``[1, K]``; None if ``K`` is 1.
         """
         return huber_loss(output_tm1.squeeze(2), action_tm1, target.flatten())
 
@@ -76,8 +78,11 @@ class Values:
 class Quantiles(Values):
     """Values at ``K`` levels of the distribution of each action's return."""
 
-    def loss(self, output_tm1: Tensor, action_tm1: Tensor, target: Tensor, level: Tensor) -> QLoss:
+    def loss(
+        self, output_tm1: Tensor, action_tm1: Tensor, target: Tensor, level: Tensor | None
+    ) -> QLoss:
         """Return losses and priorities, see `Values.loss`."""
+        assert level is not None, "there are several"
         return quantile_loss(output_tm1, action_tm1, target, level)
 
 
@@ -99,7 +104,9 @@ class Atoms:
         """Return the weights to learn, ``[N, K]``, see `Values.target` and `project`."""
         return project(reward_t, discount_t, decoded_t, self.support)
 
-    def loss(self, output_tm1: Tensor, action_tm1: Tensor, target: Tensor, level: Tensor) -> QLoss:
+    def loss(
+        self, output_tm1: Tensor, action_tm1: Tensor, target: Tensor, level: Tensor | None
+    ) -> QLoss:
         """Return losses and priorities, see `Values.loss`."""
         return categorical_loss(output_tm1, action_tm1, target)
 

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from accel_rl.models.dense import Dense
 from accel_rl.models.image import MINATAR_NET, NATURE_NET, ImageSpec, Picture, flattened, make_convs
 from accel_rl.models.mlp import linear
 from accel_rl.models.q_value import QHead, QModel
@@ -75,7 +76,7 @@ class NormalizedMLPTrunk(nn.Module):
         for width in WIDTHS:
             layers += [linear(num_inputs, width, gain=sqrt(2)), nn.LayerNorm(width), nn.ReLU()]
             num_inputs = width
-        self.layers = nn.Sequential(*layers)
+        self.layers = Dense(*layers)
         self.num_features = num_inputs
 
     def forward(self, observation: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from accel_rl.models.dense import Dense
 from accel_rl.models.image import (
     A3C_NET,
     DQN_NET,
@@ -136,7 +137,7 @@ def _make_q_model(
         if spec is None or picture is None:
             if memory is None:
                 return MLPQNetwork(observation.shape, head)
-            trunk = nn.Sequential(FlatNumbers(), *hidden_layers(prod(observation.shape)))
+            trunk = Dense(FlatNumbers(), *hidden_layers(prod(observation.shape)))
             trunk.num_features = width = HIDDEN
             stream = partial(linear, width, gain=0.01)
         elif memory is None:

@@ -8,6 +8,7 @@ from math import prod, sqrt
 import torch
 from torch import Tensor, nn
 
+from accel_rl.models.dense import Dense
 from accel_rl.models.memory import PLAIN_LSTM, MemorySpec, RecurrentModel, Sequences, WithMemory
 from accel_rl.models.policy_value import PolicyValue, PolicyValueModel
 from accel_rl.models.soft import flat
@@ -25,8 +26,8 @@ class MLP(PolicyValueModel):
     def __init__(self, observation_shape: tuple[int, ...], num_actions: int) -> None:
         super().__init__()
 
-        def layers(num_outputs: int, gain: float) -> nn.Sequential:
-            return nn.Sequential(
+        def layers(num_outputs: int, gain: float) -> Dense:
+            return Dense(
                 *hidden_layers(prod(observation_shape)), linear(HIDDEN, num_outputs, gain)
             )
 
@@ -52,7 +53,7 @@ class RecurrentMLP(RecurrentModel):
         super().__init__()
 
         def apart(num_outputs: int, gain: float) -> WithMemory:
-            hidden = nn.Sequential(*hidden_layers(prod(observation_shape)))
+            hidden = Dense(*hidden_layers(prod(observation_shape)))
             make_output = partial(linear, HIDDEN, num_outputs, gain)
             return WithMemory(hidden, HIDDEN, memory, make_heads=make_output)
 

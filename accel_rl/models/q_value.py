@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from accel_rl.models.dense import Dense
 from accel_rl.models.image import ImageSpec, Picture, flat_maps, make_convs, normc_
 from accel_rl.models.soft import flat
 
@@ -264,11 +265,11 @@ class MLPQNetwork(QHeads):
         return super().forward(self.trunk(flat(observation)))
 
 
-def _relu_layers(*sizes: int) -> nn.Sequential:
+def _relu_layers(*sizes: int) -> Dense:
     layers: list[nn.Module] = []
     for num_inputs, num_outputs in pairwise(sizes):
         layers += [nn.Linear(num_inputs, num_outputs), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
+    return Dense(*layers[:-1])
 
 
 class ImageStream(nn.Module):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from accel_rl.models.dense import Dense
 from accel_rl.spaces import Space, size_of
 
 HIDDEN = 256
@@ -29,7 +29,7 @@ class SoftModel(nn.Module):
     def __init__(self, observation: Space, num_actions: int, alpha: float) -> None:
         super().__init__()
         size = size_of(observation)
-        self.actor = nn.Sequential(
+        self.actor = Dense(
             nn.Linear(size, HIDDEN),
             nn.ReLU(),
             nn.Linear(HIDDEN, HIDDEN),
@@ -78,7 +78,6 @@ class _Twin(nn.Module):
 
 def flat(observation: Any) -> Tensor:
     """Return the numbers of observations ``[N, ...]`` in rows, ``[N, size]`` float32."""
-    if isinstance(observation, Mapping):
+    if not isinstance(observation, Tensor):
         return torch.cat([flat(each) for each in observation.values()], 1)
-    rows: Tensor = observation.reshape(observation.shape[0], -1).to(torch.float32)
-    return rows
+    return observation.reshape(observation.shape[0], -1).to(torch.float32)

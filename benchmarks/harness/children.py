@@ -57,6 +57,15 @@ def serve(
         _reply({"steps": steps, "seconds": seconds, "numbers": take_numbers()})
 
 
+def serve_calls(call: Callable[[], tuple[int, dict[str, float]]], settings: dict[str, Any]) -> None:
+    """The same where one call is a measurement, however long it takes: its steps and numbers."""
+    _reply({"settings": settings})
+    for _ in sys.stdin:
+        began = time.perf_counter()
+        steps, numbers = call()
+        _reply({"steps": steps, "seconds": time.perf_counter() - began, "numbers": numbers})
+
+
 def serve_within(settings: dict[str, Any]) -> Callable[[int], None]:
     """The same for a peer that runs a loop of its own: what it calls with the steps so far.
 

@@ -239,6 +239,8 @@ class Replay:
     def window(self, step: Tensor, env: Tensor) -> Window:
         """Return the windows of the steps from ``step`` on, of any one shape."""
         spec = self.spec
+        if spec.n_step == 1:
+            return self._step_windows(step, env)
         offsets = torch.arange(spec.n_step, device=self.device)
         steps = (step.unsqueeze(-1) + offsets) % spec.num_slots
         index = steps * spec.num_envs + env.unsqueeze(-1)  # [..., n]
@@ -259,6 +261,21 @@ class Replay:
             discount=(~is_over * spec.gamma ** length.float()).float(),
             valid=fields["valid"][..., 0] & (~is_cut | is_kept),
             length=length,
+            final=torch.where(is_cut & is_kept, final, -1),
+        )
+
+    def _step_windows(self, step: Tensor, env: Tensor) -> Window:
+        """`window` of single steps, in fewer operations."""
+        index = step % self.spec.num_slots * self.spec.num_envs + env
+        stored = self._steps.flatten(0, 1)
+        fields = _fields_of(stored.index_select(0, index.view(-1)).view(*index.shape, -1))
+        is_over, final = fields["terminated"], fields["final"]
+        is_cut, is_kept = fields["truncated"] & ~is_over, self._are_kept(fields["final"])
+        return Window(
+            reward=fields["reward"],
+            discount=~is_over * self.spec.gamma,
+            valid=fields["valid"] & (~is_cut | is_kept),
+            length=torch.ones_like(step),
             final=torch.where(is_cut & is_kept, final, -1),
         )
 
@@ -310,6 +327,12 @@ class Replay:
     def _frame_rows(self, step: Tensor, env: Tensor, final: Tensor | None) -> Tensor:
         """Return the rows of the frames of `observations`, ``[N, frame_stack]``, oldest first."""
         B, S, stack = self.spec.num_envs, self.spec.num_slots, self.spec.frame_stack
+        if stack == 1:
+            rows = step % S * B + env
+            if final is not None:
+                own = self._blank_row + 1 + final % self.spec.num_finals
+                rows = torch.where(final >= 0, own, rows)
+            return rows.unsqueeze(1)
         before = torch.arange(stack - 1, -1, -1, device=self.device)  # steps before the newest
         if final is not None:  # its frames end one step later, with the frame of its own, at -1
             is_final = (final >= 0).long()
@@ -317,9 +340,8 @@ class Replay:
             before = before - is_final.unsqueeze(1)
         step = step.unsqueeze(1)
         rows = (step - before) % S * B + env.unsqueeze(1)
-        if stack > 1:
-            age = self._fields["age"].view(-1)[step % S * B + env.unsqueeze(1)]
-            rows = rows.where(before <= age, self._blank_row)
+        age = self._fields["age"].view(-1)[step % S * B + env.unsqueeze(1)]
+        rows = rows.where(before <= age, self._blank_row)
         if final is not None:
             own = self._blank_row + 1 + final.unsqueeze(1) % self.spec.num_finals
             rows = rows.where(before >= 0, own)
@@ -365,6 +387,8 @@ class Replay:
 
     def _cut_replaced(self, observation: Any) -> None:
         """End the episodes of environments that another one stands for. This asks the device."""
+        if _are_equal(observation, self._next_observation):
+            return
         differs = _rows_differ(observation, self._next_observation)
         is_other = differs.cpu().numpy()
         if not is_other.any():
@@ -377,6 +401,13 @@ class Replay:
             self._num_unknown[unknown] = self.spec.frame_stack - 1
 
 
+_PLACES: dict[str, tuple[torch.dtype, int]] = {
+    name: (getattr(torch, dtype.name), offset // dtype.itemsize)
+    for name, (dtype, offset, *_) in (STEP.fields or {}).items()
+}
+"""The dtype of each field of `STEP`, and its place in a row of that dtype."""
+
+
 def _zeros(space: Space, shape: tuple[int, ...], zeros: Callable[..., Tensor]) -> Any:
     """``zeros`` of ``shape`` for each leaf of ``space``, in its shape and dtype."""
     return map_leaves(
@@ -386,12 +417,8 @@ def _zeros(space: Space, shape: tuple[int, ...], zeros: Callable[..., Tensor]) -
 
 def _fields_of(steps: Tensor) -> dict[str, Tensor]:
     """Views ``[...]`` of the fields of rows of `STEP`, ``[..., 2]`` int64."""
-    assert STEP.fields is not None
-    views = {}
-    for name, (dtype, offset, *_) in STEP.fields.items():
-        units = steps.view(getattr(torch, dtype.name))
-        views[name] = units[..., offset // dtype.itemsize]
-    return views
+    units = {dtype: steps.view(dtype) for dtype, _ in _PLACES.values()}
+    return {name: units[dtype].select(-1, at) for name, (dtype, at) in _PLACES.items()}
 
 
 def send(tensor: Tensor, device: torch.device) -> Tensor:
@@ -404,6 +431,12 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
 def _store(own: Any, at: slice | Tensor, given: Any, rows: slice) -> None:
     """Write the ``rows`` of every leaf of ``given`` to the places ``at`` of those of ``own``."""
     map_leaves(lambda kept, new: setitem(kept, at, new[rows]), own, given)
+
+
+def _are_equal(first: Any, second: Any) -> bool:
+    if isinstance(first, Mapping):
+        return all(_are_equal(each, second[name]) for name, each in first.items())
+    return torch.equal(first, second)
 
 
 def _rows_differ(first: Any, second: Any) -> Tensor:

@@ -9,15 +9,17 @@ from torch.nn import functional as F
 class Dense(nn.Sequential):
     """`nn.Sequential`, which computes small layers itself: calling a module takes as long as they.
 
-    A layer with hooks of its own, or of another class, is called.
+    A layer with hooks of its own, or of another class, is called. Activations overwrite what they
+    are of, unless it came from outside.
     """
 
     def forward(self, x: Tensor) -> Tensor:
+        given = x
         for layer in self._modules.values():
             assert layer is not None
             kind = type(layer)
             if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
-                x = layer(x)
+                given = x = layer(x)
             elif kind is nn.Linear:
                 own = layer._parameters
                 x = F.linear(x, own["weight"], own["bias"])  # type: ignore[arg-type]
@@ -25,9 +27,9 @@ class Dense(nn.Sequential):
                 own = layer._parameters
                 x = F.layer_norm(x, layer.normalized_shape, own["weight"], own["bias"], layer.eps)
             elif kind is nn.ReLU:
-                x = x.relu()
+                x = x.relu() if x is given else x.relu_()
             elif kind is nn.Tanh:
-                x = x.tanh()
+                x = x.tanh() if x is given else x.tanh_()
             else:
-                x = layer(x)
+                given = x = layer(x)
         return x

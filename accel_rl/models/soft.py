@@ -58,7 +58,7 @@ class TwinCritics(nn.Module):
         """Values ``[2, N]`` of observations and actions side by side, ``[N, num_inputs]``."""
         x = x.expand(2, *x.shape)
         for layer in self.layers[:-1]:
-            x = layer(x).relu()
+            x = layer(x).relu_()
         values: Tensor = self.layers[-1](x).squeeze(2)
         return values
 

@@ -245,8 +245,9 @@ def normalize(advantage: Tensor, valid: Tensor, sync: GradientSync) -> Tensor:
     all learners that share the update. A single advantage has no deviation, and stays as it is;
     what rounding leaves of equal ones becomes 0.
     """
-    counts = torch.stack(((advantage * valid).sum(-1), valid.sum(-1))).unsqueeze(-1)
-    total, count = sync.sum(counts)
+    total, count = (each.sum(-1, keepdim=True) for each in (advantage * valid, valid))
+    if sync.num_sharing > 1:
+        total, count = sync.sum(torch.stack((total, count)))
     mean = total / count.clamp(min=1)
     centred = advantage - mean
     squares = (centred.square() * valid).sum(-1, keepdim=True)

@@ -390,7 +390,7 @@ class DQN(ReplayLearner):
         goal, action = self.target(outputs, batch), batch.action.flatten()
         loss, priority = self.values.loss(outputs.online, action, goal, outputs.level)
         loss, priority = loss.view(valid.shape), priority.view(valid.shape)
-        share = shares(valid)
+        share = shares(valid, loss.dtype)
         loss = share * (loss if weight is None else weight * loss)
         q_value = self.agent.q_values(outputs.online.detach())
         best = masked(q_value, outputs.mask).amax(1).view(valid.shape)

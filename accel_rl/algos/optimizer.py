@@ -281,13 +281,14 @@ def masked_shares(x: Tensor, valid: Tensor) -> Tensor:
     return x * valid / valid.sum().clamp(min=1)
 
 
-def shares(valid: Tensor) -> Tensor:
-    """Return what each element weighs in a mean over those that count, float32.
+def shares(valid: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return what each element weighs in a mean over those that count.
 
     Args:
         valid: ``[...]`` bool, which elements count.
+        dtype: of the result.
     """
-    return valid / valid.sum().clamp(min=1)
+    return valid.to(dtype) / valid.sum().clamp(min=1)
 
 
 def share_sums(share: Tensor, per_sample: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -169,7 +169,7 @@ def ppo_loss(
     if clip_value:
         move = (output.value - batch.behaviour_value).clamp(-clip_range, clip_range)
         error = torch.maximum(error, (batch.return_ - batch.behaviour_value - move).square())
-    share = shares(valid)
+    share = shares(valid, ratio.dtype)
     total = value_coefficient * error - objective
     if entropy_coefficient:
         total = total - entropy_coefficient * entropy

@@ -22,7 +22,7 @@ from accel_rl.agents import QAgent, RolloutTensors
 from accel_rl.agents.distributions import split_mask
 from accel_rl.algos.learner import Learner, name_of
 from accel_rl.algos.minibatches import MinibatchConfig, Minibatches, all_steps, choose
-from accel_rl.algos.optimizer import masked_mean, masked_shares
+from accel_rl.algos.optimizer import share_sums, shares
 from accel_rl.algos.q_learning import (
     best_values,
     evaluate_q,
@@ -195,9 +195,9 @@ class PQN(Learner):
         seen, mask = split_mask(batch.observation)
         q_value = self._q_values(seen, batch.sequences)
         error = squared_loss(q_value, batch.action, batch.return_)
-        loss = masked_shares(error, batch.valid)
-        best = masked_mean(best_values(q_value.detach(), mask), batch.valid)
-        return loss, {"loss": loss.detach().sum(), "q_value": best}
+        share = shares(batch.valid, error.dtype)
+        best = best_values(q_value.detach(), mask)
+        return share * error, share_sums(share, {"loss": error, "q_value": best})
 
     def _best_values(self, observation: Any, sequences: Sequences | None) -> Tensor:
         """Return the largest values, ``[N]``, of ``observation``, ``[N, ...]``."""

@@ -84,8 +84,8 @@ class QOutputs(NamedTuple):
 
     ``choosing``: where the return ends, of the network that chooses the action there, and
     ``target`` of the one that values it. ``mask``, ``next_mask``: action masks ``[M, A]``, or None.
-    ``level``: `levels` of ``online``; None if ``K`` is 1. ``before``: what the target network has instead of
-    ``online``; None if nobody asked.
+    ``level``: `levels` of ``online``; None if ``K`` is 1. ``before``: what the target network has
+    instead of ``online``; None if nobody asked.
     """
 
     online: Tensor

@@ -78,11 +78,11 @@ def discounted_returns(reward: Tensor, discount: Tensor, bootstrap_value: Tensor
         Returns ``[T, B]``, without gradient.
     """
     _check_shapes(reward, discount, bootstrap_value.expand_as(reward))
-    return_ = torch.empty_like(reward)
-    following = bootstrap_value
-    for t in reversed(range(len(reward))):
-        following = torch.addcmul(reward[t], discount[t], following, out=return_[t])
-    return return_
+    following, returns = bootstrap_value, []
+    for row, factor in zip(reversed(reward.unbind()), reversed(discount.unbind()), strict=True):
+        following = torch.addcmul(row, factor, following)
+        returns.append(following)
+    return torch.stack(returns[::-1])
 
 
 @torch.no_grad()

@@ -12,17 +12,16 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from accel_rl.agents import Agent
 from accel_rl.agents.bounded import BoundedAgent
 from accel_rl.algos.learner import name_of
-from accel_rl.algos.optimizer import masked_shares, sums
+from accel_rl.algos.optimizer import share_sums, shares
 from accel_rl.algos.replay import Transitions
 from accel_rl.algos.replay_config import ReplayConfig
 from accel_rl.algos.replay_learner import ReplayLearner
@@ -94,13 +93,7 @@ class SACConfig(ReplayConfig):
         return SAC(agent, self, sync, task)
 
 
-class SoftLoss(NamedTuple):
-    """What each sample adds, ``[N]`` each; ``total`` carries the gradients."""
-
-    total: Tensor
-    critic_loss: Tensor
-    actor_loss: Tensor
-    alpha_loss: Tensor
+LOSSES = ("critic_loss", "actor_loss", "alpha_loss")
 
 
 def critic_loss(value: Tensor, target: Tensor) -> Tensor:
@@ -161,7 +154,7 @@ class SAC(ReplayLearner):
 
     agent: BoundedAgent
     config: SACConfig
-    metrics = (*SoftLoss._fields[1:], "q_value", "entropy", "alpha")
+    metrics = (*LOSSES, "q_value", "entropy", "alpha")
 
     def __init__(
         self, agent: BoundedAgent, config: SACConfig, sync: GradientSync, task: LearnerSpec
@@ -219,21 +212,17 @@ class SAC(ReplayLearner):
                 target = soft_target(batch.reward, batch.discount, next_value, next_log_prob, alpha)
             value = model.critics(torch.cat((seen, self.agent.unit(batch.action)), 1)).float()
             action, log_prob = squash(*self._gaussian(seen), noise[1])
-            constants = {name: each.detach() for name, each in model.critics.named_parameters()}
             pairs = torch.cat((seen, action), 1)
-            judged = functional_call(model.critics, constants, (pairs,)).float().amin(0)
+            judged = model.critics(pairs, are_constant=True).float().amin(0)
         actor = alpha * log_prob - judged  # equation 7
         about = torch.zeros_like(actor)
         if self.config.alpha is None:  # equation 18, by the logarithm
             about = -model.log_alpha * (log_prob.detach() + self._target_entropy)
         losses = (critic_loss(value, target), actor, about)
-        loss = SoftLoss(*(masked_shares(each, valid) for each in (sum(losses), *losses)))  # type: ignore[arg-type]
-        metrics = sums(loss._asdict()) | {
-            "q_value": masked_shares(value.detach().mean(0), valid).sum(),
-            "entropy": -masked_shares(log_prob.detach(), valid).sum(),
-            "alpha": alpha,
-        }
-        return loss.total, metrics
+        share = shares(valid, value.dtype)
+        parts = dict(zip(LOSSES, losses, strict=True))
+        parts |= {"q_value": value.mean(0), "entropy": -log_prob}
+        return share * sum(losses), {**share_sums(share, parts), "alpha": alpha}
 
     def _gaussian(self, observation: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = self.agent.model.gaussian(observation)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -25,7 +27,8 @@ class Dense(nn.Sequential):
                 x = F.linear(x, own["weight"], own["bias"])  # type: ignore[arg-type]
             elif kind is nn.LayerNorm:
                 own = layer._parameters
-                x = F.layer_norm(x, layer.normalized_shape, own["weight"], own["bias"], layer.eps)
+                more: Any = layer.normalized_shape, own["weight"], own["bias"], layer.eps
+                x = F.layer_norm(x, *more)
             elif kind is nn.ReLU:
                 x = x.relu() if x is given else x.relu_()
             elif kind is nn.Tanh:

@@ -27,9 +27,7 @@ class MLP(PolicyValueModel):
         super().__init__()
 
         def layers(num_outputs: int, gain: float) -> Dense:
-            return Dense(
-                *hidden_layers(prod(observation_shape)), linear(HIDDEN, num_outputs, gain)
-            )
+            return Dense(*hidden_layers(prod(observation_shape)), linear(HIDDEN, num_outputs, gain))
 
         self.policy, self.value = layers(num_actions, 0.01), layers(1, 1.0)
 

@@ -54,12 +54,16 @@ class TwinCritics(nn.Module):
             [_Twin(num_inputs, HIDDEN), _Twin(HIDDEN, HIDDEN), _Twin(HIDDEN, 1)]
         )
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Values ``[2, N]`` of observations and actions side by side, ``[N, num_inputs]``."""
+    def forward(self, x: Tensor, *, are_constant: bool = False) -> Tensor:
+        """Values ``[2, N]`` of observations and actions side by side, ``[N, num_inputs]``.
+
+        ``are_constant``: parameters get no gradient, ``x`` does.
+        """
         x = x.expand(2, *x.shape)
-        for layer in self.layers[:-1]:
-            x = layer(x).relu_()
-        values: Tensor = self.layers[-1](x).squeeze(2)
+        first, second, last = self.layers
+        for layer in (first, second):
+            x = layer(x, are_constant).relu_()
+        values: Tensor = last(x, are_constant).squeeze(2)
         return values
 
 
@@ -72,8 +76,11 @@ class _Twin(nn.Module):
         self.weight = nn.Parameter(torch.stack([each.weight.detach().T for each in both]))
         self.bias = nn.Parameter(torch.stack([each.bias.detach()[None] for each in both]))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.baddbmm(self.bias, x, self.weight)
+    def forward(self, x: Tensor, is_constant: bool) -> Tensor:
+        bias, weight = self.bias, self.weight
+        if is_constant:
+            bias, weight = bias.detach(), weight.detach()  # type: ignore[assignment]
+        return torch.baddbmm(bias, x, weight)
 
 
 def flat(observation: Any) -> Tensor:

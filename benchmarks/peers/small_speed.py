@@ -24,7 +24,7 @@ from benchmarks.harness.interleave import Case, Result, measure
 from benchmarks.harness.machine import describe_machine, usable_cores
 from benchmarks.harness.options import parse
 from benchmarks.harness.peer_python import find_peers
-from benchmarks.harness.report import Row, interval, make_rows, ratio, table_for, write
+from benchmarks.harness.report import Row, find, interval, make_rows, ratio, table_for, write
 
 OURS = "device=cpu learners=1 num_workers=0 num_groups=1 tracker=[]"
 PPO = "algo=ppo_mujoco normalize_observation=false normalize_reward=false"
@@ -34,12 +34,12 @@ DQN = (
 )
 REPLAY = {"learning_starts": 1000, "buffer_size": 100_000}
 SB3: dict[str, tuple[int, str, str, int, dict[str, Any]]] = {
-    "PPO, 1 environment": (20_480, PPO + " num_envs=1 horizon=2048", "PPO", 1, {"n_steps": 2048}),
-    "PPO, 8 environments": (40_960, PPO + " num_envs=8 horizon=256", "PPO", 8, {"n_steps": 256}),
-    "A2C, 1 environment": (20_000, "algo=a2c num_envs=1 horizon=5", "A2C", 1, {"n_steps": 5}),
-    "A2C, 8 environments": (60_000, "algo=a2c num_envs=8 horizon=5", "A2C", 8, {"n_steps": 5}),
-    "DQN": (15_000, DQN, "DQN", 1, REPLAY | {"policy_kwargs": {"net_arch": [128, 128]}}),
-    "SAC": (
+    "ppo_1": (20_480, PPO + " num_envs=1 horizon=2048", "PPO", 1, {"n_steps": 2048}),
+    "ppo_8": (40_960, PPO + " num_envs=8 horizon=256", "PPO", 8, {"n_steps": 256}),
+    "a2c_1": (20_000, "algo=a2c num_envs=1 horizon=5", "A2C", 1, {"n_steps": 5}),
+    "a2c_8": (60_000, "algo=a2c num_envs=8 horizon=5", "A2C", 8, {"n_steps": 5}),
+    "dqn": (15_000, DQN, "DQN", 1, REPLAY | {"policy_kwargs": {"net_arch": [128, 128]}}),
+    "sac": (
         2_500,
         "algo=sac num_envs=1 learning_starts=1000 buffer_size=100000",
         "SAC",
@@ -48,7 +48,7 @@ SB3: dict[str, tuple[int, str, str, int, dict[str, Any]]] = {
     ),
 }
 """Steps of a call, our options, and the class, environments and arguments of the peer."""
-PQN = "PQN"
+PQN = "pqn"
 PQN_OPTIONS = "algo=pqn num_envs=4 horizon=128 minibatch_size=128 epochs=4 q_lambda=0.65"
 PQN_STEPS = 51_200
 
@@ -58,13 +58,15 @@ class Options:
     """What to measure."""
 
     tasks: tuple[str, ...] = (*SB3, PQN)
-    """which of them"""
+    """which of them; the number is that of environments"""
     peer_python: str | None = None
     """interpreter that has the peers, if this one has not"""
     cleanrl: str | None = None
     """directory of a checkout of CleanRL, for PQN"""
     rounds: int = 15
     """pairs"""
+    steps: int | None = None
+    """of each call; null: as many as take some seconds"""
     other: str | None = None
     """another checkout of accel_rl, to measure in place of the peers"""
     out: str = "build/small_speed"
@@ -83,9 +85,8 @@ def main() -> None:
     rows: list[Row] = []
     for task in options.tasks:
         cases = make_cases(task, options, peers, [cpu for core in cores for cpu in core])
-        if len(cases) == 2:
-            found = measure(cases, rounds=options.rounds, seconds=15.0, console=progress)
-            rows += summarise(list(found.values()))
+        found = measure(cases, rounds=options.rounds, seconds=15.0, console=progress)
+        rows += summarise(list(found.values()))
     given = dataclasses.asdict(options)
     given |= {name: name.upper() for name in ("peer_python", "cleanrl", "other") if given[name]}
     report = {"machine": describe_machine(cores), "options": given, "rows": rows}
@@ -104,9 +105,9 @@ def make_cases(task: str, options: Options, peers: dict[str, str], cpus: list[in
     else:
         steps, words, algorithm, num_envs, arguments = SB3[task]
         library = "sb3"
-        env = "Pendulum-v1" if task == "SAC" else "CartPole-v1"
+        env = "Pendulum-v1" if task == "sac" else "CartPole-v1"
         peer = {"algorithm": algorithm, "env": env, "num_envs": num_envs, "arguments": arguments}
-    env = peer.get("env", "CartPole-v1")
+    env, steps = peer.get("env", "CartPole-v1"), options.steps or steps
     ours = common | {"library": "accel_rl", "malloc": "tuned", "steps": steps}
     ours["options"] = [f"env={env}", *words.split(), *OURS.split()]
     script = "peers/whole_call.py"
@@ -148,17 +149,17 @@ def tabulate(report: dict[str, Any], console: Console) -> None:
     """Prints a line for each task."""
     columns = ("ours, steps/s", "peer", "times (95 %)", "processor time (95 %)")
     table = table_for(report, "Small tasks on one thread", columns)
-    rows = report["rows"]
-    for ours, theirs in zip(rows[::2], rows[1::2], strict=True):
-        if "clock_ratio" not in ours:
-            table.add_row(ours["task"], "failed", "", "", "")
-            continue
-        speeds = [f"{row['steps_per_second']['median']:,.0f}" for row in (ours, theirs)]
-        ratios = [
-            "{:.2f} ({:.2f} to {:.2f})".format(each["median"], *each["interval"])
-            for each in (ours["clock_ratio"], ours["processor_ratio"])
+    for task in report["options"]["tasks"]:
+        rows = find(report["rows"], task=task)
+        speeds = [
+            f"{row['steps_per_second']['median']:,.0f}" if "steps_per_second" in row else "failed"
+            for row in rows
         ]
-        table.add_row(ours["task"], *speeds, *ratios)
+        known = [rows[0][name] for name in ("clock_ratio", "processor_ratio") if name in rows[0]]
+        ratios = [
+            "{:.2f} ({:.2f} to {:.2f})".format(each["median"], *each["interval"]) for each in known
+        ]
+        table.add_row(task, *[*speeds, ""][:2], *ratios)
     console.print(table)
 
 

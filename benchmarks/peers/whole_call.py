@@ -30,7 +30,9 @@ def main() -> None:
         import torch
 
         torch.set_num_threads(1)
-        call = {"accel_rl": our_call, "sb3": sb3_call, "cleanrl": cleanrl_call}[spec["library"]](spec)
+        call = {"accel_rl": our_call, "sb3": sb3_call, "cleanrl": cleanrl_call}[spec["library"]](
+            spec
+        )
         steps = spec["steps"]
         call(min(steps, 2_048))
 

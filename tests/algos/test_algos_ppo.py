@@ -125,7 +125,7 @@ def test_value_clipping_takes_gradient_from_values_that_ran_away() -> None:
         v = torch.tensor([value], dtype=torch.float64, requires_grad=True)
         batch = PPOBatch(torch.tensor([0]), 2 * one, one, 0 * one, one, torch.tensor([True]))
         loss = ppo_loss(PolicyValue(torch.zeros(1, 2).double(), v), batch, 0.2, True, 1.0, 0.0)
-        (found,) = torch.autograd.grad(loss.value_loss, v)
+        (found,) = torch.autograd.grad(loss.total, v)
         assert found.item() == pytest.approx(gradient)
 
 

@@ -184,6 +184,7 @@ PROGRAMS = (
     "scaling/scaling.py rounds=1 seconds=0.1 game=catch learners=[2] num_envs=4",
     "speed/learning_speed.py 'presets=[a2c model=mlp]' game=catch log_interval=80 seconds=0.05",
     "peers/peers.py rounds=1 seconds=0.1 algos=[a2c] networks=[preset] peers=[]",
+    f"peers/small_speed.py rounds=1 steps=1100 tasks=[dqn] other={ROOT}",
 )
 
 

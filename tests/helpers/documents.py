@@ -43,7 +43,7 @@ def run(command: list[str], folder: Path) -> str:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with start(arguments, **pipes, **options) as process:
         try:
-            printed, errors = process.communicate(timeout=200)
+            printed, errors = process.communicate()
         except BaseException:
             process.kill()
             raise

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from flat_views import check_views
-from own_networks import FLOAT32, MADE, A, Net, QNet, make_own
+from own_networks import MADE, A, Net, QNet, make_own
 from saved_runs import trained
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from accel_rl.models import MemorySpec, QHead, RecurrentModel, Sequences, make_model
+from accel_rl.models import MemorySpec, RecurrentModel, Sequences, make_model
 from accel_rl.models.own import own_network
 from accel_rl.parallel import FlatParameters
 from accel_rl.spaces import Leaf
@@ -369,21 +369,3 @@ def test_network_of_ones_own_that_remembers_is_trained_and_acts(
     for is_first in (begin, later):
         policy(np.ones((1, *shape), np.uint8), is_first)
     assert policy._states is not None and policy._states.get_state().any()
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ("no_such_module:make", r"model=no_such_module:make: the module no_such_module cannot be"),
-        (
-            f"{__name__}:make",
-            rf"model={__name__}:make: the module {__name__} \(.* has no function make",
-        ),
-        ("resnet", r"model is 'resnet'; it must be one of auto, .*, or module:function$"),
-    ],
-)
-def test_function_that_is_not_there_is_refused(model: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make_model(model, Leaf((4,), FLOAT32), A)
-    with pytest.raises(ValueError, match=message):
-        make_model(model, Leaf((4,), FLOAT32), QHead(A))

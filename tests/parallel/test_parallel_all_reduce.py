@@ -88,7 +88,8 @@ def test_a_gradient_of_a3c_net_is_one_all_reduce() -> None:
     )
     flat = FlatParameters(make_model("a3c", Leaf((4, 104, 80), np.dtype(np.uint8)), 4))
     sync = AllReduce(flat, RMSProp(decay=0.99, eps=1e-6, initial=0.0), 1.0, group)
-    sync.step(1e-3)
-    sync.step(1e-3, torch.tensor(80.0))
+    flat.gradient.fill_(1.0)
+    sync.step(1e-3)  # clipped to a norm of 1
+    assert float(sync.step(1e-3, torch.tensor(80.0))) == pytest.approx(1.0, rel=1e-3)
     whole = flat.gradient_and_more.numel()
     assert calls == [whole, whole] and whole >= 800_000

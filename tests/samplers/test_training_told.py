@@ -15,7 +15,7 @@ from torch import nn
 
 from accel_rl.cli.parse import parse_arguments
 from accel_rl.spaces import Space, from_gymnasium, leaves_of
-from accel_rl.training.train import RunError, _seen, train
+from accel_rl.training.train import _seen, train
 
 
 class Broken(gymnasium.Env):
@@ -78,12 +78,3 @@ def test_actions_of_which_most_are_clipped_are_pointed_out(
     assert float(row["clipped_action_share"]) == pytest.approx(share, abs=0.15)
     assert ("of the floats in actions lie beyond their bounds" in said) == (share > 0.5)
     assert ("bounds 0.001 to 0.001 from their middle" in said) == (algo == "ppo_mujoco")
-
-
-def test_error_of_an_environment_is_told_once_with_its_line(tmp_path: Path) -> None:
-    line = Broken.step.__code__.co_firstlineno + 1
-    with pytest.raises(RunError) as info:
-        run("Broken", tmp_path / "run")
-    first = str(info.value).partition("\n")[0]
-    what = f"failed in step: KeyError: 'lost' ({__file__}, line {line}, in step)"
-    assert first == f"environment 0 (test_training_told:Broken) {what}"

@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 ENV = "env=recall_env:Recall"
 PPO = ("algo=ppo", "num_envs=16", "horizon=16", "minibatch_size=64", "lr=2.5e-3")
 PQN = ("algo=pqn", *PPO[1:], "epochs=4", "exploration_fraction=0.5")
-A2C = ("algo=a2c", "num_envs=16", "lr_schedule=constant", "lr=1e-3", "entropy_coefficient=0.01")
+A2C = ("algo=a2c", "num_envs=4")
 
 
 def mean_score(run_dir: Path) -> float:

@@ -164,10 +164,8 @@ ppo_max_for_min algos/ppo.py algos/test_algos_ppo.py
 - torch.minimum(ratio * batch.advantage
 + torch.maximum(ratio * batch.advantage
 ppo_entropy_sign algos/ppo.py algos/test_algos_ppo.py
-- value_loss - entropy_coefficient * entropy
--     with torch.no_grad():
-+ value_loss + entropy_coefficient * entropy
-+     with torch.no_grad():
+- total - entropy_coefficient * entropy
++ total + entropy_coefficient * entropy
 ppo_value_clip_min algos/ppo.py algos/test_algos_ppo.py
 - error = torch.maximum(error,
 + error = torch.minimum(error,
@@ -324,8 +322,8 @@ noise_of_actions_stays algos/dqn.py algos/test_algos_quantiles.py
 - self.agent.noise.normal_(generator=g)
 + pass
 both_networks_have_one_noise algos/dqn.py algos/test_algos_quantiles.py
-- noise.unbind()
-+ noise[[0, 0]].unbind()
+- with_noise(target, noise[1])
++ with_noise(target, noise[0])
 spectral_norm_of_few_squarings models/residual.py models/test_models_residual.py
 - for _ in range(_NUM_SQUARINGS):
 + for _ in range(1):

@@ -58,7 +58,8 @@ def when(key: str, value: object) -> Idle:
 
 @dataclass(frozen=True)
 class Option:
-    """One option. ``key`` is dotted (``sampler.num_envs``); ``type`` its annotation.
+    """One option of the dataclass ``owner``. ``key`` is dotted (``sampler.num_envs``); ``type`` its
+    annotation.
 
     ``kind``, ``idle``, ``is_common``: as `option` says. Options of a user's own config are common,
     and of what is learned unless they say otherwise.
@@ -66,11 +67,16 @@ class Option:
 
     key: str
     type: Any
-    doc: str
+    owner: type
     default: Any
     kind: Kind = "learning"
     idle: Idle | None = None
     is_common: bool = True
+
+    @property
+    def doc(self) -> str:
+        """The string under the field, empty if there is none."""
+        return field_docs(self.owner).get(self.name, "")
 
     @property
     def group(self) -> str:
@@ -97,7 +103,7 @@ def list_options(config: object, group: str = "", idle: Idle | None = None) -> l
     """Return an `Option` for every leaf of ``config``, in the order of the fields."""
     assert is_dataclass(config)
     cls: type = type(config)
-    hints, docs = _hints(cls), field_docs(cls)
+    hints = _hints(cls)
     options = []
     for each in fields(config):
         value, known = getattr(config, each.name), each.metadata
@@ -107,8 +113,8 @@ def list_options(config: object, group: str = "", idle: Idle | None = None) -> l
             options += list_options(value, key, of_field)
             continue
         is_common = known.get("common", not cls.__module__.startswith("accel_rl."))
-        hint, doc, kind = hints[each.name], docs.get(each.name, ""), known.get("kind", "learning")
-        options.append(Option(key, hint, doc, value, kind, of_field, is_common))
+        kind = known.get("kind", "learning")
+        options.append(Option(key, hints[each.name], cls, value, kind, of_field, is_common))
     return options
 
 

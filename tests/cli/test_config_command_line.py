@@ -202,7 +202,7 @@ def test_wrong_argument_is_refused_with_the_way_out(arguments: str, said: str) -
 
 
 def test_short_key_of_two_options_is_refused_with_both() -> None:
-    options = {key: Option(key, float, "", 0.0) for key in ("learner.lr", "critic.lr", "seed")}
+    options = {key: Option(key, float, object, 0.0) for key in ("learner.lr", "critic.lr", "seed")}
     with pytest.raises(
         ValueError, match=r"lr may mean learner\.lr or critic\.lr; write it in full"
     ):

@@ -4,7 +4,7 @@
 
 Whole calls of training, environments made and results written, imports not: by turns, one of ours
 and one of the peer's, in steps a second and in steps a second of processor time. Both have the same
-batches, epochs and network. Prints a table, and writes OUT.json with the ratio of each pair and
+batches, epochs, losses and network. Prints a table, and writes OUT.json with the ratio of each pair and
 95 % bootstrap intervals of their medians.
 """
 
@@ -27,7 +27,8 @@ from benchmarks.harness.peer_python import find_peers
 from benchmarks.harness.report import Row, find, interval, make_rows, ratio, table_for, write
 
 OURS = "device=cpu learners=1 num_workers=0 num_groups=1 tracker=[]"
-PPO = "algo=ppo_mujoco normalize_observation=false normalize_reward=false"
+PPO = "algo=ppo_mujoco normalize_observation=false normalize_reward=false clip_value=false"
+A2C = "algo=a2c normalize_advantage=false"
 DQN = (
     "algo=dqn num_envs=1 horizon=4 training_intensity=8 batch_size=32 learning_starts=1000 "
     "buffer_size=100000 target_update_interval=10000 n_step=1"
@@ -36,8 +37,8 @@ REPLAY = {"learning_starts": 1000, "buffer_size": 100_000}
 SB3: dict[str, tuple[int, str, str, int, dict[str, Any]]] = {
     "ppo_1": (20_480, PPO + " num_envs=1 horizon=2048", "PPO", 1, {"n_steps": 2048}),
     "ppo_8": (40_960, PPO + " num_envs=8 horizon=256", "PPO", 8, {"n_steps": 256}),
-    "a2c_1": (20_000, "algo=a2c num_envs=1 horizon=5", "A2C", 1, {"n_steps": 5}),
-    "a2c_8": (60_000, "algo=a2c num_envs=8 horizon=5", "A2C", 8, {"n_steps": 5}),
+    "a2c_1": (20_000, A2C + " num_envs=1 horizon=5", "A2C", 1, {"n_steps": 5}),
+    "a2c_8": (60_000, A2C + " num_envs=8 horizon=5", "A2C", 8, {"n_steps": 5}),
     "dqn": (15_000, DQN, "DQN", 1, REPLAY | {"policy_kwargs": {"net_arch": [128, 128]}}),
     "sac": (
         2_500,

@@ -4,8 +4,8 @@
 
 Whole calls of training, environments made and results written, imports not: by turns, one of ours
 and one of the peer's, in steps a second and in steps a second of processor time. Both have the same
-batches, epochs, losses and network. Prints a table, and writes OUT.json with the ratio of each pair and
-95 % bootstrap intervals of their medians.
+batches, epochs, losses and network. Prints a table, and writes OUT.json with 95 % bootstrap
+intervals of the median ratios.
 """
 
 from __future__ import annotations

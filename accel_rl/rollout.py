@@ -178,8 +178,6 @@ def truncate_running(
     """Mark the running episodes of ``columns`` as truncated at row ``t``; return their columns.
 
     Args:
-        rollout: the rollout.
-        columns: environments of the lost worker.
         t: the step of the last order.
         is_done: whether the worker took step ``t``. If not, row ``t`` is not valid, and the
             observation before it is the final one.

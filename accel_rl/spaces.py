@@ -218,7 +218,6 @@ def tensor_views(space: Space, array: NDArray[Any] | Tensor) -> Any:
     """Return tensors of the leaves, which share their memory: one tensor, or a dict of tensors.
 
     Args:
-        space: the space of the array.
         array: as in `views`; or a tensor, of numbers for a leaf, of bytes as in `as_bytes` for a
             mapping.
     """
@@ -300,7 +299,6 @@ def write_values(
     """Check ``given``, ``[n, ...]`` values of ``space``, and write them to ``out``.
 
     Args:
-        space: the space.
         given: an array, tensor or list; for a mapping, a mapping of these or a structured array.
         out: ``[n, *shape_of(space)]`` of `dtype_of`.
         what: the word for a value in messages.
@@ -499,9 +497,6 @@ def random_values(
     One that is clipped is normal, too, around the middle of its bounds.
 
     Args:
-        space: the space.
-        rng: the source of randomness.
-        n: the number of values.
         mask: ``[n, ...]``, masks; None: everything is allowed.
     """
     out = zeros(space, n)

@@ -52,8 +52,6 @@ class MinibatchConfig(LearnerConfig):
         """Check that minibatches divide the rollout.
 
         Args:
-            num_envs: Environments of all learners that share updates.
-            horizon: Steps of each environment.
             num_sequences: Number of environments of which a minibatch must hold a multiple, with
                 all their steps, since a recurrent network learns from whole sequences: one for
                 each learner in step. 0: a minibatch may hold any steps.
@@ -68,20 +66,13 @@ class MinibatchConfig(LearnerConfig):
             why += "whole sequences of that length"
         else:
             return
-        fits = _fitting(self.minibatch_size, size, max(1, num_sequences * horizon))
-        use = f"minibatch_size={fits}, or another" if fits else "another"
+        unit = max(1, num_sequences * horizon)
+        most = max(unit, min(size, self.minibatch_size))
+        fits = [each for each in range(unit, most + 1, unit) if size % each == 0]
+        use = f"minibatch_size={fits[-1]}, or another" if fits else "another"
         raise ValueError(
             f"minibatch_size={self.minibatch_size} {why}; use {use} num_envs or horizon"
         )
-
-
-def _fitting(most: int, size: int, unit: int) -> int | None:
-    """Return the largest multiple of ``unit`` that divides ``size``, up to ``most``; None: none.
-
-    If all are larger, return the smallest.
-    """
-    fits = [each for each in range(unit, max(unit, min(size, most)) + 1, unit) if size % each == 0]
-    return fits[-1] if fits else None
 
 
 class Minibatches:

@@ -32,13 +32,7 @@ REWARD_LIMIT = 10.0
 
 
 class Moments:
-    """Mean and variance of all numbers so far, element by element, in float64.
-
-    Args:
-        name: Under which learners share them.
-        shape: Of the numbers.
-        sync: Where the other learners are.
-    """
+    """Mean and variance of all numbers so far, element by element, in float64."""
 
     def __init__(self, name: str, shape: tuple[int, ...], sync: GradientSync) -> None:
         self._shape, self._sync = shape, sync
@@ -70,10 +64,6 @@ class Moments:
         """Count in the samples of all learners that share the update.
 
         By the formula for two sets of samples of Chan, Golub and LeVeque (1979).
-
-        Args:
-            x: ``[N, ...]``.
-            valid: ``[N]`` bool, which of them count.
         """
         x, weight, sum_ = x.double(), valid.double(), self._sync.sum
         rows = weight.view(-1, *(1,) * (x.ndim - 1))
@@ -104,16 +94,7 @@ class Moments:
 
 
 class Normalization:
-    """The moments of a learner, and what it does with them to each rollout.
-
-    Args:
-        agent: It acts with the newest moments, see `PolicyAgent.normalizer`.
-        sync: Meets the learners that share updates.
-        task: What the learner learns.
-        observation: Whether observations are normalized.
-        reward: Whether rewards are normalized.
-        gamma: Discount of one step.
-    """
+    """The moments of a learner, and what it does with them to each rollout."""
 
     def __init__(
         self,

@@ -30,8 +30,6 @@ def make_q_agent(
     """Return an agent that takes the best action or, now and then, any, with fresh parameters.
 
     Args:
-        name: Name of the algorithm, for messages.
-        network: Which network, and where.
         support: Values of the atoms ``[K]``; None: the network gives values, or quantiles.
         outputs: Further attributes of the `QHead`.
     """
@@ -55,12 +53,6 @@ def evaluate_q(
     model: Any, observation: Any, precision: str, sequences: Sequences | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """Return outputs ``[N, A, K]`` float32 of a network, computed in ``precision``.
-
-    Args:
-        model: the network.
-        observation: ``[N, ...]``.
-        precision: number format of the products.
-        sequences: in which order observations came, for a network with a memory.
 
     Returns:
         The outputs, and the recurrent state after them, ``[B, S]``, or None.

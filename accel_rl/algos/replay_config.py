@@ -117,32 +117,18 @@ class ReplayConfig(LearnerConfig):
         return batch._replace(terminated=ended, host=host).without_finals()
 
 
-def with_small_replay(
-    config: ReplayConfig, sampler: Any, frame_stack: int = 64, steps: int = 0
-) -> ReplayConfig:
+def with_small_replay(config: ReplayConfig, sampler: Any, frame_stack: int) -> ReplayConfig:
     """Return settings with a small replay, from which learning begins soon, to try out a run.
 
     A replay that is too small or that learning begins too early for stays so.
-
-    Args:
-        config: the settings.
-        sampler: the options of sampling.
-        frame_stack: number of frames of an observation.
-        steps: number of steps that the replay may hold in any case.
     """
     fewest = (sampler.horizon + config.return_steps + frame_stack) * sampler.num_envs
-    size = min(config.buffer_size, max(fewest, steps))
-    return replace(config, buffer_size=size, learning_starts=min(config.learning_starts, fewest))
+    sizes = (min(config.buffer_size, fewest), min(config.learning_starts, fewest))
+    return replace(config, buffer_size=sizes[0], learning_starts=sizes[1])
 
 
 class Pace:
-    """Counts updates from steps, so that the training intensity holds exactly.
-
-    Args:
-        config: The settings.
-        num_learners: Learners of the run, whose steps count together.
-        num_sharing: Learners that make each update together.
-    """
+    """Counts updates from steps, so that the training intensity holds exactly."""
 
     def __init__(self, config: ReplayConfig, num_learners: int, num_sharing: int) -> None:
         self._config = config

@@ -160,9 +160,13 @@ def completion(shell: str) -> str:
     options = {each.name: each for own in index.presets.values() for each in own.options}
     options |= {each.name: each for own in index.commands.values() for each in own}
     keys = " ".join(f"{name}=" for name in [*options, "config"])
-    choices = {name: _choices(each.type_name) for name, each in options.items()}
+    choices = {
+        name: each.type_name.replace(" or ", "|").split("|")
+        for name, each in options.items()
+        if "|" in each.type_name  # it may be these words alone
+    }
     choices["algo"] = list(index.presets)
-    cases = [f"    {name}) words='{' '.join(all_)}' ;;" for name, all_ in choices.items() if all_]
+    cases = [f"    {name}) words='{' '.join(all_)}' ;;" for name, all_ in choices.items()]
     lines = ["autoload -U +X bashcompinit && bashcompinit"] if shell == "zsh" else []
     lines += [
         "_accel_rl() {",
@@ -181,12 +185,6 @@ def completion(shell: str) -> str:
         "complete -o nospace -o default -F _accel_rl accel_rl",
     ]
     return "\n".join(lines)
-
-
-def _choices(type_name: str) -> list[str]:
-    """The words that an option may be; none where it may be something else."""
-    words = [word for each in type_name.split(" or ") for word in each.split("|")]
-    return words if "|" in type_name else []
 
 
 def _preset(name: str) -> Preset:

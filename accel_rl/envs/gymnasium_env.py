@@ -53,11 +53,6 @@ class GymnasiumEnv:
     ``action_mask`` makes the mask in ``info``, of resets too, a leaf of the observation. An
     observation of one array becomes the leaf ``observation`` then.
 
-    Args:
-        make: makes the environment.
-        name: name of the environment in messages.
-        info_keys: of bools and numbers.
-
     Attributes:
         env: the Gymnasium environment.
         options: options of its next reset only.

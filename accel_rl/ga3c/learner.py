@@ -206,10 +206,6 @@ def segment_vtrace(
 
     Args:
         samples: must have ``discount``.
-        value: ``[N]`` float.
-        ratio: ``[N]`` float, of `importance_ratios`.
-        rho_clip: maximum of the ratios for temporal differences and advantages.
-        c_clip: maximum of the ratios for what follows.
     """
     discount = samples.discount
     assert discount is not None

@@ -97,17 +97,10 @@ class QueuedSampler(PoolSampler):
     Threads may call anything at any time.
 
     Args:
-        env: The environment, as in `ParallelSampler`.
         config: The settings. ``horizon`` is the maximum length of a segment.
-        seed: Seed of all randomness.
         cpus: CPUs to which agents may be pinned. None: all that this process may use.
-        drives_gpu: True if the policy runs on a GPU.
-        max_agents: Maximum number of agents.
         max_prediction_batch: Maximum number of environments in one call of the policy, but at least
             those of one agent.
-        training_queue_size: Maximum number of segments in the training queue.
-        gamma: Discount of one step.
-        bootstrap_on_truncation: Whether a return goes on behind a time limit.
 
     Attributes:
         steps: Number of steps taken so far.

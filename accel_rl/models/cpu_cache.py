@@ -21,10 +21,6 @@ class ForwardCache:
 
     The observations of an update are known by their memory, which was acted on, and are compared.
     If one is not known, or the parameters have changed since, the network runs as always.
-
-    Args:
-        network: the network, on the CPU.
-        parameter: its flat parameters, which updates change in place.
     """
 
     def __init__(self, network: ImageNetwork, parameter: Tensor) -> None:

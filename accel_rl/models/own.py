@@ -46,11 +46,8 @@ def make_own_model(
     its own instead, as a `RecurrentModel`.
 
     Args:
-        path: ``module:function``.
-        space: the space of observations.
         head: as in `make_model`.
         memory: kind of memory between features and heads, ``F`` units wide. None: none.
-        device: device of the parameters.
         observations: two observations, ``[2, ...]``, on which it is tried; None: zeros and ones.
     """
     if observations is None:

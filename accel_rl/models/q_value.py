@@ -126,7 +126,6 @@ def with_noise(model: nn.Module, noise: Tensor | None) -> Iterator[None]:
     """Within, the random layers of ``model`` take ``noise``; outside they take no random numbers.
 
     Args:
-        model: the network.
         noise: standard normal numbers, as many as `num_random` says. None changes nothing.
     """
     layers = [] if noise is None else _random_layers(model)
@@ -147,7 +146,6 @@ def num_random(model: nn.Module, num_rows: int = 0) -> int:
     """Return how many random numbers `with_noise` takes for a network.
 
     Args:
-        model: the network.
         num_rows: number of observations that have levels of their own. 0: all have the same.
     """
     return sum(layer.num_random(num_rows) for layer in _random_layers(model))

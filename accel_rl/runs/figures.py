@@ -85,7 +85,6 @@ def name_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], size: f
     """Name lines at their ends, so that no name covers another; limits of ``axes`` are final.
 
     Args:
-        axes: where the lines are.
         ends: x and y of the end, name and colour of each line.
         size: of the letters, in points.
     """

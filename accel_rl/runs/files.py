@@ -66,7 +66,6 @@ def write_whole(
     processes may write at once, and a link at ``path`` is replaced, not followed.
 
     Args:
-        path: the file to write.
         data: its content, or a function that writes it to a file.
         durable: it is on the disk before the move, so that this holds over a power cut too.
 

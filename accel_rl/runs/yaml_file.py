@@ -55,7 +55,6 @@ def read_yaml(
     with this user's key, or with ``trust``.
 
     Args:
-        path: the file.
         trust: whether code that it names may run in any case.
         imports: options whose code the caller is going to import.
         within: entry of the file that holds the options. None: they are the whole.

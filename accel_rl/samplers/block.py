@@ -100,12 +100,6 @@ class Block:
     of the next episode. A final observation that has a slot is in the slot, too.
 
     Args:
-        stepper: the environments; `make_block` makes them.
-        columns: the columns of the environments.
-        arrays: where observations and results go.
-        config: the sampler's settings.
-        seed: the sampler's seed.
-        restart: number of the restart that this block belongs to.
         autoreset: the mode of a `VectorEnv`; None: there is none, ``config.reset_policy`` holds.
 
     Attributes:
@@ -240,8 +234,6 @@ class Block:
         """Keep final observations, reset what is to be reset now, and note who waits.
 
         Args:
-            t: the step.
-            done: the environments in which it ended an episode or a life.
             idle: the environments for which it was no step.
         """
         mode, own = self._autoreset, self._stepper.autoreset
@@ -348,8 +340,6 @@ class Block:
         """Begin episodes in the environments ``which``, with first observations in ``out``.
 
         Args:
-            which: the environments.
-            out: ``[n, ...]``.
             goes_on: environments that go on after a lost life, without a reset.
             seeds: seeds by environment.
         """

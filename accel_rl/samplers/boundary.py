@@ -31,10 +31,8 @@ class EpisodeTracker:
     """Running sums of each environment, and the episodes that have ended.
 
     Args:
-        num_envs: ``B``.
         skip_first: the first episode of each environment is not reported. Random first steps are a
             part of it, and are not the policy's score.
-        info_keys: of the rollouts.
 
     Attributes:
         sums: ``[3, B]``, raw return, clipped return and length of the running episodes.
@@ -54,7 +52,6 @@ class EpisodeTracker:
         """Take in a rollout, or one step of each of some environments; each step once, in order.
 
         Args:
-            rollout: has the steps.
             lost: where the rollout marks episodes as ended whose worker was lost.
             at: rows and columns of the steps, ``[B]`` each; None: all steps of the rollout.
         """

@@ -82,7 +82,6 @@ def check_autoreset(name: str, own: BatchReset | None, wanted: str, *, rests: bo
     """Raise ValueError if a batch that resets in its ``own`` way cannot be reset as ``wanted``.
 
     Args:
-        name: the environment.
         own: None if it is no batch.
         wanted: a reset policy, or the value of a mode of Gymnasium's.
         rests: whether steps of the batch leave environments as they are whose episode has ended.

@@ -86,15 +86,9 @@ class SharedArrays(NamedTuple):
 class Orders:
     """The server's side: gives orders to groups, and sees which of them were carried out.
 
-    Args:
-        arrays: the shared memory.
-        members: the workers of each group.
-        countdown: for each group an eventfd, which is a semaphore; None: it has one worker.
-        wake: for each worker an eventfd.
-
-    Attributes:
-        members: the workers of each group.
-        numbers: of each group the number of its last order, or of the one that it is about to get.
+    ``members`` are the workers of each group, ``countdown`` its eventfd, a semaphore (None with one
+    worker), ``wake`` the eventfds of workers, and ``numbers`` those of the groups' last orders, or
+    of the ones that they are about to get.
     """
 
     def __init__(

@@ -207,12 +207,7 @@ class WorkerPool:
                 workers.free()
 
     def await_start(self) -> None:
-        """Wait until all workers that were started have started.
-
-        Raises:
-            WorkerError: a worker failed, or took longer than 240 s + ``step_timeout_seconds``.
-            SamplerError: this was closed meanwhile.
-        """
+        """Wait until all workers that were started have started."""
         with self._workers:
             while self._starting:
                 self._wait(LOOK_SECONDS)

@@ -65,7 +65,6 @@ class Stepper(Protocol):
         Next observations go to row ``t + 1``.
 
         Args:
-            t: the row.
             idle: the environments for which this is no step. Their row is not valid.
             only: the one environment to step, in no batch; None: all.
         """

@@ -145,7 +145,9 @@ def read_factory(descriptor: int) -> EnvFactory:
 
 def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
     """Make and reset the environments, ``blocks``, then carry out orders until told to close."""
-    _take_place(setup)
+    if setup.cpus:
+        os.sched_setaffinity(0, setup.cpus)
+    os.nice(setup.niceness)
     worker = setup.worker
     arrays = map_memory(setup.spec, descriptors.memory)
     turns = Turns()
@@ -185,13 +187,6 @@ def run(descriptors: Descriptors, setup: Setup, blocks: Blocks) -> None:
             done_at[worker] = ended
             done[group] = order
             count_down(setup.countdown[group], setup.ready[group])
-
-
-def _take_place(setup: Setup) -> None:
-    """Move to this worker's CPUs, and yield to other processes by its ``niceness``."""
-    if setup.cpus:
-        os.sched_setaffinity(0, setup.cpus)
-    os.nice(setup.niceness)
 
 
 def _leave(block: Block, command: int, descriptor: int) -> None:

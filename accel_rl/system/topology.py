@@ -171,11 +171,9 @@ def plan_cores(
         num_workers: simulator processes of this rank; None: one for each core that the cgroup's
             quota pays for.
         drives_gpu: whether this rank's server drives a GPU.
-        rank: number of this rank on this machine.
         num_ranks: number of ranks on this machine.
         cpus: the only CPUs to use, for all ranks together; None: all that this process may.
         gpu_nodes: NUMA node of each rank's GPU, ``[num_ranks]``, None where unknown.
-        machine: the machine to plan for; None: this one.
     """
     machine = machine or read_machine()
     cores = machine.cores if cpus is None else _only(machine, cpus)
@@ -199,7 +197,11 @@ def plan_cores(
         sharing = "the server of a GPU shares its one core with the workers"
     if sharing and rank == 0:
         warn_once(sharing)
-    return CorePlan(place_workers(worker_cores, num), server_cpus)
+    if num < planned:  # the kernel knows which are idle, and a simulator may have threads
+        every = tuple(sorted(cpu for core in worker_cores for cpu in core.cpus))
+        return CorePlan((every,) * num, server_cpus)
+    own = tuple(worker_cores[worker % planned].cpus for worker in range(num))
+    return CorePlan(own, server_cpus)
 
 
 def _divide(
@@ -213,17 +215,6 @@ def _divide(
         return share, tuple(sorted(cpu for core in share for cpu in core.cpus))
     kept = min(share, key=lambda core: core.numa_node != node)  # the first of equals
     return tuple(core for core in share if core != kept) or share, kept.cpus
-
-
-def place_workers(cores: Sequence[Core], num_workers: int) -> tuple[tuple[int, ...], ...]:
-    """Return the CPUs of each worker: core after core and again from the first.
-
-    Workers that do not cover the cores get all of them: the kernel knows which are idle, and a
-    simulator may have threads of its own.
-    """
-    if num_workers < len(cores):
-        return (tuple(sorted(cpu for core in cores for cpu in core.cpus)),) * num_workers
-    return tuple(cores[worker % len(cores)].cpus for worker in range(num_workers))
 
 
 def format_cpus(cpus: Iterable[int]) -> str:

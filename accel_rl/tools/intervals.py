@@ -48,7 +48,6 @@ def aggregate(scores: Sequence[Values], seed: int = 0) -> Mapping[str, Estimate]
 
     Args:
         scores: for each game ``[runs]``, which are drawn again within their game.
-        seed: seed of the draws.
     """
     points = statistics([each[np.newaxis] for each in scores])  # the scores as a single draw
     if max(map(len, scores)) == 1:

@@ -151,7 +151,11 @@ def draw_groups(
     for axes, of_env in zip(panels, envs, strict=False):
         for group in of_env:
             _draw_group(axes, group, colours.get(group.label, GREY))
-        style_panel(axes, axis)
+        axes.set_xlabel(axis)
+        if axis != "minutes":
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.set_xlim(left=0)
+        style_axes(axes)
         axes.set_xlim(right=max(group.x[-1] for group in of_env))
         name_ends(
             axes,
@@ -184,15 +188,6 @@ def _finding(envs: Sequence[Sequence[Group]], axis: Axis, column: str) -> str:
     best = Counter(max(of_env, key=lambda group: group.end.value).label for of_env in envs)
     label, wins = best.most_common(1)[0]
     return f"{where}: {label} scores most in {wins} of them"
-
-
-def style_panel(axes: Any, axis: Axis) -> None:
-    """Give ``axes`` the look of all panels; ``axis``: the unit of its horizontal axis."""
-    axes.set_xlabel(axis)
-    if axis != "minutes":
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.set_xlim(left=0)
-    style_axes(axes)
 
 
 def _draw_group(axes: Any, group: Group, colour: str) -> None:

@@ -196,10 +196,6 @@ def make_sampler(
     """Return the simulators of one learner, and pin this process to its share of the cores.
 
     Args:
-        config: the run.
-        share: sampler settings of this learner.
-        seed: seed of all learners together.
-        device: device of the network.
         ranks: this learner among all learners. Its environments have numbers after those of the
             learners before it.
     """

@@ -42,7 +42,9 @@ def check_learners(config: TrainConfig, ranks: Ranks) -> None:
         raise _indivisible("num_envs", num_envs, num, near, groups)
     for name, (size, whole) in learner.batches(sampler).items():
         if size % num:
-            raise _indivisible(name, size, num, f"{name}={_near_batch(size, num, whole)}")
+            # Where ``whole`` samples must be whole batches, the batch divides them, too.
+            fit = [n for n in range(num, max(size, num) + 1, num) if (whole or 0) % n == 0]
+            raise _indivisible(name, size, num, f"{name}={fit[-1]}")
 
 
 def _check_against_launcher(config: TrainConfig, ranks: Ranks) -> None:
@@ -68,16 +70,6 @@ def _indivisible(name: str, size: int, num: int, near: str, groups: str = "") ->
         f"{name}={size} does not divide among {num} learners{groups}; use {near}, or another "
         "number of learners"
     )
-
-
-def _near_batch(size: int, num: int, whole: int | None) -> int:
-    """Return the largest batch up to ``size`` that ``num`` learners divide, or ``num``.
-
-    Args:
-        whole: number of samples that must be whole batches; None: any.
-    """
-    fits = [each for each in range(num, max(size, num) + 1, num) if (whole or 0) % each == 0]
-    return fits[-1]
 
 
 def pick_device(name: str) -> torch.device:

@@ -236,7 +236,6 @@ def play_games(
 
     Args:
         show: called with the steps taken; it may raise to break off.
-        numbers: arguments of `accel_rl.samplers.evaluate`.
     """
     device = next(agent.model.parameters()).device
     with ActionServer(agent, sampler, device) as server:

@@ -63,7 +63,9 @@ def check_env(
         return found
 
     def take_bounds() -> None:
-        _need_bounded(played().spec.action)
+        floats = [leaf for _, leaf in leaves_of(played().spec.action) if leaf.dtype.kind == "f"]
+        if not any(np.isfinite(bound).any() for leaf in floats for bound in leaf.limits):
+            raise NotTested("no floats in actions have bounds")
         play(seed, _draw_bounds)
 
     rules: dict[str, Callable[[], object]] = {
@@ -115,12 +117,6 @@ def _draw_bounds(space: Space, rng: np.random.Generator, n: int, mask: Any) -> A
             drawn = np.where(rng.random(part.shape) < 0.5, low, high)
             np.copyto(part, drawn, "same_kind", where=np.isfinite(drawn))
     return actions
-
-
-def _need_bounded(space: Space) -> None:
-    floats = [leaf for _, leaf in leaves_of(space) if leaf.dtype.kind == "f"]
-    if not any(np.isfinite(bound).any() for leaf in floats for bound in leaf.limits):
-        raise NotTested("no floats in actions have bounds")
 
 
 def _check_bounds(played: _Played) -> None:

@@ -96,9 +96,6 @@ class GymnasiumVector:
 
     Args:
         env: the vector environment. The mode in its ``metadata`` says how it resets.
-        n: the number of its environments.
-        name: what messages call it.
-        info_keys: numbers in the infos of each step that the rollout keeps.
 
     Attributes:
         rests: True: `step` leaves environments as they are whose episode has ended.

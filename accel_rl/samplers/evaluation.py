@@ -61,10 +61,15 @@ def evaluate(
         The games that count, and the numbers of games that do not.
 
     Raises:
-        ValueError: both numbers are given, or none.
+        ValueError: the sampler has other settings, or both numbers are given, or none.
     """
     if (num_steps is None) == (num_episodes is None):
         raise ValueError(f"num_steps={num_steps} and num_episodes={num_episodes}; give one of them")
+    for name, needed in (("reset_policy", "immediate"), ("decorrelation_steps", 0)):
+        if (given := getattr(sampler.config, name)) != needed:
+            raise ValueError(
+                f"{name} is {given}; to evaluate needs SamplerConfig({name}={needed!r})"
+            )
     B, T = sampler.config.num_envs, sampler.config.horizon
     # Of the games that count, by environment: games, or else their steps.
     wanted = np.full(B, -(-(num_steps or 0) // B))

@@ -208,29 +208,30 @@ def name_of(factory: Callable[..., Any]) -> str:
 
 
 def numbered(factory: Callable[..., Any], first: int) -> Callable[..., Any]:
-    """Return a factory of the same environments, whose numbers begin at ``first``.
+    """Return a factory of the same environments or batches, whose numbers begin at ``first``."""
+    return changed(factory, None, first) if first else factory
 
-    Args:
-        factory: makes an environment or a `Batched`.
-        first: what is added to ``env_index``, and to the ``first_index`` of a batch.
-    """
-    if first == 0:
-        return factory
-    make = partial(_make_numbered, factory, first)
+
+def changed(
+    factory: Callable[..., Any], change: Callable[[Any], Any] | None, first: int = 0
+) -> Callable[..., Any]:
+    """Return a factory of what ``change`` makes of those environments or batches."""
+    make = partial(_make_changed, factory, change, first)
     make.__name__ = getattr(factory, "__name__", "environment")  # type: ignore[attr-defined]
     return make
 
 
-def _make_numbered(factory: Callable[..., Any], first: int, env_index: int = 0) -> Any:
+def _make_changed(factory: Any, change: Any, first: int, env_index: int = 0) -> Any:
     made = call_factory(factory, first + env_index)
-    if not isinstance(made, Batched):
-        return made
-    make = partial(_make_numbered_batch, made, first)
-    return Batched(make, name=made.__name__, indexed=True)
+    if isinstance(made, Batched):
+        make = partial(_make_changed_batch, made, change, first)
+        return Batched(make, name=made.__name__, indexed=True)
+    return made if change is None else change(made)
 
 
-def _make_numbered_batch(batched: Batched, first: int, n: int, first_index: int) -> Simulators:
-    return batched.make(n, first + first_index)
+def _make_changed_batch(batched: Batched, change: Any, first: int, n: int, index: int) -> Any:
+    made = batched.make(n, first + index)
+    return made if change is None else change(made)
 
 
 def _as_simulators(made: Any, n: int, name: str) -> Any:

@@ -6,14 +6,13 @@ So the action in a rollout is the one that was drawn, whose density a learner ne
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accel_rl.envs.base import Array, EnvFactory, EnvSpec
-from accel_rl.envs.batched import Batched, call_factory
+from accel_rl.envs.batched import changed
 from accel_rl.spaces import Leaf, Space, follow, leaves_of, map_leaves
 
 
@@ -22,9 +21,7 @@ def clipped(factory: EnvFactory) -> EnvFactory:
 
     Such floats are `Leaf.is_clipped`. Environments without them stay as they are.
     """
-    make = partial(_make, factory)
-    make.__name__ = getattr(factory, "__name__", "environment")  # type: ignore[attr-defined]
-    return make
+    return changed(factory, _wrapped)
 
 
 def clip(space: Space, action: Any) -> Any:
@@ -57,17 +54,6 @@ def _clip(leaf: Leaf, action: Array) -> Array:
 
 def _is_bounded(leaf: Leaf) -> bool:
     return leaf.dtype.kind == "f" and (leaf.low is not None or leaf.high is not None)
-
-
-def _make(factory: EnvFactory, env_index: int = 0) -> Any:
-    made = call_factory(factory, env_index)
-    if isinstance(made, Batched):
-        return Batched(partial(_make_batch, made), name=made.__name__, indexed=True)
-    return _wrapped(made)
-
-
-def _make_batch(batched: Batched, n: int, first_index: int) -> Any:
-    return _wrapped(batched.make(n, first_index))
 
 
 def _wrapped(made: Any) -> Any:

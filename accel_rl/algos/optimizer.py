@@ -99,18 +99,13 @@ class Optimizer:
         return more
 
     def recorded(self, function: Step) -> Step:
-        """Return a function that is recorded as a CUDA graph, or the same one without graphs.
-
-        Args:
-            function: see `Graphs.recorded`.
-        """
+        """Return a `Graphs.recorded` function, or the same one without graphs."""
         return function if self._graphs is None else self._graphs.recorded(function)
 
     def fixed(self, tree: Any) -> Any:
         """Return an input of `minimize` or of a recorded function that is not copied for graphs.
 
-        Args:
-            tree: tensors that are in the same memory each time.
+        Its tensors are in the same memory each time.
         """
         return tree if self._graphs is None else Fixed(tree)
 

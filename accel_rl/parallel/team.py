@@ -221,9 +221,6 @@ class Team:
     def largest(self, value: int) -> int:
         """Return the largest of all learners' numbers. All must call it equally often.
 
-        Args:
-            value: the number of this learner.
-
         Raises:
             TeamError: a learner is gone.
         """
@@ -236,11 +233,7 @@ class Team:
         return int(tensor)
 
     def is_lost(self, rank: int) -> bool:
-        """Return True if a learner has ended before its time.
-
-        Args:
-            rank: the learner.
-        """
+        """Return True if a learner has ended before its time."""
         return self._find(f"{LOST}/{rank}") is not None
 
     def watch(self) -> None:
@@ -362,11 +355,7 @@ class Team:
         return found
 
     def _read_from(self, rank: int, key: str) -> Any:
-        """Wait for the value that a learner writes under ``key``, and return it.
-
-        Raises:
-            TeamError: the learner has ended, or has not written it in time.
-        """
+        """Wait for the value that a learner writes under ``key``, and return it."""
         if (found := self._wait_for(key, rank)) is None:
             raise TeamError(f"learner {rank} has ended")
         return json.loads(found)

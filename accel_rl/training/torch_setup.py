@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 import torch
@@ -57,11 +57,32 @@ def sampling_threads() -> AbstractContextManager[None]:
     return _within(torch.get_num_threads, torch.set_num_threads, 1)
 
 
-def learning_threads(num_threads: int) -> AbstractContextManager[None]:
-    """Compute with ``num_threads`` within, since simulators wait."""
-    if num_threads == 1:  # as it is; of another thread that may be learning nothing is touched
-        return nullcontext()
-    return _within(torch.get_num_threads, torch.set_num_threads, num_threads)
+@contextmanager
+def learning_threads(num_threads: int) -> Iterator[None]:
+    """Compute with ``num_threads`` within, since simulators wait, and with `flush_denormals`."""
+    flush_denormals()  # before torch makes its threads, which do the same from then on
+    try:
+        if num_threads == 1:  # as it is; of another thread that may be learning nothing is touched
+            yield
+        else:
+            with _within(torch.get_num_threads, torch.set_num_threads, num_threads):
+                yield
+    finally:
+        torch.set_flush_denormal(False)  # for simulators it would be another arithmetic
+
+
+def flush_denormals() -> None:
+    """Let this thread take numbers below 1e-38 for 0.
+
+    The optimizers' running means of gradients that stay 0 become so small after some hundred
+    updates, and a CPU computes with such numbers 25 times as slowly.
+    """
+    torch.set_flush_denormal(True)
+
+
+def flushes_denormals() -> bool:
+    """Return whether this thread takes numbers below 1e-38 for 0."""
+    return not (torch.tensor(1e-40) * 1).item()
 
 
 def quick_switches() -> AbstractContextManager[None]:
@@ -143,8 +164,12 @@ def own_torch_state() -> Iterator[None]:
             "own defaults: call torch.set_default_dtype(torch.float32) and "
             'torch.set_default_device("cpu") first'
         )
-    with torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng(devices=[]):
-        yield
+    flushes = flushes_denormals()
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_flush_denormal(flushes)
 
 
 _TOP_PAD_BYTES = 64 * 2**20

@@ -69,11 +69,13 @@ def test_updates_of_convolutions_and_of_own_networks_are_not_small() -> None:
     ],
 )
 def test_small_updates_have_one_thread(options: str, num_threads: int, tmp_path, monkeypatch):
-    """Others as many as there are CPUs, or half as many while simulators work."""
+    """Others as many as there are CPUs, or half as many while simulators work. All flush denormal
+    numbers, with which a CPU is slow, and which simulators may have."""
     found, update = set(), A2C.update
 
     def look(self: A2C, *arguments: object):
         found.add(torch.get_num_threads())
+        assert torch_setup.flushes_denormals()
         return update(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -82,6 +84,7 @@ def test_small_updates_have_one_thread(options: str, num_threads: int, tmp_path,
     monkeypatch.setattr(torch_setup, "cpu_quota", lambda: None)
     trained(tmp_path / "run", "env=catch", *options.split())
     assert found == {num_threads}
+    assert not torch_setup.flushes_denormals()
 
 
 def test_updates_have_the_threads_that_the_user_asked_for(monkeypatch) -> None:

@@ -202,7 +202,7 @@ def _steps(observation: Tensor) -> Tensor:
 
 def _rows(observation: Tensor, index: Tensor) -> Tensor:
     """``observation[index]``, images likewise channels last; it takes half the time on the CPU."""
-    if not _has_channels_first(observation):
+    if index.ndim > 1 or not _has_channels_first(observation):
         return observation[index]
     return observation.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)
 

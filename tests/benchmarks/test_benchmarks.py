@@ -183,7 +183,8 @@ PROGRAMS = (
     f"ga3c/ga3c_speeds.py {TINY} game=catch networks=[mlp] num_envs=2",
     "scaling/scaling.py rounds=1 seconds=0.1 game=catch learners=[2] num_envs=4",
     "speed/learning_speed.py 'presets=[a2c model=mlp]' game=catch log_interval=80 seconds=0.05",
-    "peers/peers.py rounds=1 seconds=0.1 algos=[a2c] networks=[preset] peers=[] variants=[num_workers=0]",
+    "peers/peers.py rounds=1 seconds=0.1 algos=[a2c] networks=[preset] peers=[] "
+    "variants=[num_workers=0]",
     f"peers/small_speed.py rounds=1 steps=1100 tasks=[dqn] other={ROOT}",
 )
 

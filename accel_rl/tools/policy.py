@@ -88,6 +88,7 @@ class SavedPolicy:
         self.agent = agent
         self.num_noise = agent.num_noise
         self._states: RecurrentStates | None = None
+        self._num_begun = 0  # places at which calls without a sampler have begun an episode
         self._device = device
         self._rng = rng
 
@@ -156,7 +157,7 @@ class SavedPolicy:
         return states
 
     def _told(self, is_first: NDArray[np.bool_] | None, n: int) -> NDArray[np.bool_]:
-        """Return a copy of ``is_first``."""
+        """Return a copy of ``is_first``, which must be True at each new place."""
         if not self.agent.remembers:
             return np.zeros(n, np.bool_)
         given = np.array(is_first, ndmin=1)
@@ -165,6 +166,14 @@ class SavedPolicy:
                 f"the policy of {self.env_spec.name} has a memory and must be told where episodes "
                 f"begin: give is_first, [{n}] bool, True where an observation is the first of one"
             )
+        new = given[self._num_begun :]
+        if not new.all():
+            place = self._num_begun + int(new.argmin())
+            raise ValueError(
+                f"is_first[{place}] is False in the first call with an observation at that place; "
+                f"it must be True with the first observation of each episode, as after a reset"
+            )
+        self._num_begun = max(self._num_begun, n)
         return given
 
     def _told_reward(

@@ -21,8 +21,10 @@ pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 CPU = torch.device("cpu")
 ENV = "env=recall_env:Recall"
-PPO = ("algo=ppo", "num_envs=16", "horizon=16", "minibatch_size=64", "lr=2.5e-3")
-PQN = ("algo=pqn", *PPO[1:], "epochs=4", "exploration_fraction=0.5")
+SIZES = ("num_envs=16", "horizon=16", "minibatch_size=64", "lr=2.5e-3")
+PLAIN = ("normalize_observation=false", "normalize_reward=false", "entropy_coefficient=0.01")
+PPO = ("algo=ppo", *SIZES, *PLAIN)
+PQN = ("algo=pqn", *SIZES, "epochs=4", "exploration_fraction=0.5")
 A2C = ("algo=a2c", "num_envs=4")
 
 
@@ -33,7 +35,7 @@ def mean_score(run_dir: Path) -> float:
 @pytest.mark.parametrize(
     ("options", "num_steps"),
     [
-        pytest.param(PPO, 8_000, marks=pytest.mark.slow, id="ppo"),
+        pytest.param(PPO, 10_000, marks=pytest.mark.slow, id="ppo"),
         pytest.param(PQN, 8_000, marks=pytest.mark.nightly, id="pqn"),
         pytest.param(A2C, 40_000, marks=pytest.mark.nightly, id="a2c"),
     ],

@@ -89,13 +89,14 @@ def assert_all_as_alone(segments, num_envs: int, most_generations: int, gamma: f
     "num_agents, envs_per_agent, gamma", [(2, 1, 1.0), slow(2, 3, 0.0), slow(3, 3, 1.0)]
 )
 def test_every_step_is_in_one_segment_as_in_a_plain_loop(num_agents, envs_per_agent, gamma):
+    num_envs, segments = num_agents * envs_per_agent, []
     with make_sampler(COUNTING, num_agents, envs_per_agent, seed=SEED, gamma=gamma) as sampler:
         with predictors(sampler) as errors:
-            while sampler.steps < 800 and not errors:
+            while not errors and (sampler.steps < 800 or len(by_environment(segments)) < num_envs):
                 time.sleep(0.01)
+                segments += take_all(sampler)
         assert not errors
-        segments, steps = take_all(sampler), sampler.steps
-    num_envs = num_agents * envs_per_agent
+        segments, steps = segments + take_all(sampler), sampler.steps
     assert assert_all_as_alone(segments, num_envs, 1, gamma) == num_envs
     assert 0 <= steps - sum(map(len, segments)) <= num_envs * (T - 1)
 

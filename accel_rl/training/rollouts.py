@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter, thread_time
 from typing import Any
@@ -112,8 +112,8 @@ class RolloutRun(Run):
         core = thread_time()
         records.is_learning = True
         records.device_clock.begin()
-        with learning_threads(self.num_threads):
-            yield
+        with nullcontext() if self.overlapped else learning_threads(self.num_threads):
+            yield  # with overlap another thread learns, and this one samples
         records.device_clock.end()
         now = self.sampler.times
         sampling = now.waiting - before.waiting + now.policy - before.policy

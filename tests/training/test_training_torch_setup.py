@@ -20,6 +20,7 @@ from accel_rl.envs import StepResult
 from accel_rl.models import PolicyValueModel, make_model
 from accel_rl.parallel import FlatParameters, Local
 from accel_rl.runs.checkpoint import list_checkpoints, load_checkpoint
+from accel_rl.samplers.sampler import RolloutSampler
 from accel_rl.spaces import Leaf
 from accel_rl.tools.policy import load_policy
 from accel_rl.training import records, torch_setup
@@ -62,6 +63,7 @@ def test_updates_of_convolutions_and_of_own_networks_are_not_small() -> None:
     ("options", "num_threads"),
     [
         ("num_envs=2", 1),
+        ("num_envs=2 overlap=true", 1),
         pytest.param("num_envs=500 horizon=10 total_steps=5000", 4, marks=pytest.mark.slow),
         pytest.param(
             "num_envs=500 horizon=10 total_steps=5000 overlap=true", 2, marks=pytest.mark.slow
@@ -71,7 +73,11 @@ def test_updates_of_convolutions_and_of_own_networks_are_not_small() -> None:
 def test_small_updates_have_one_thread(options: str, num_threads: int, tmp_path, monkeypatch):
     """Others as many as there are CPUs, or half as many while simulators work. All flush denormal
     numbers, with which a CPU is slow, and which simulators may have."""
-    found, update = set(), A2C.update
+    found, update, collect = set(), A2C.update, RolloutSampler.collect
+
+    def sample(self: RolloutSampler, server: Any):
+        assert not torch_setup.flushes_denormals()
+        return collect(self, server)
 
     def look(self: A2C, *arguments: object):
         found.add(torch.get_num_threads())
@@ -80,6 +86,7 @@ def test_small_updates_have_one_thread(options: str, num_threads: int, tmp_path,
 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(A2C, "update", look)
+    monkeypatch.setattr(RolloutSampler, "collect", sample)
     monkeypatch.setattr(torch_setup, "available_cpus", lambda: range(4))
     monkeypatch.setattr(torch_setup, "cpu_quota", lambda: None)
     trained(tmp_path / "run", "env=catch", *options.split())

@@ -122,8 +122,8 @@ class Watcher:
     [
         slow(30, 0.2),
         slow(30, 0.0),
-        pytest.param(2_000, 0.2, marks=pytest.mark.nightly),
-        pytest.param(2_000, 0.0, marks=pytest.mark.nightly),
+        pytest.param(500, 0.2, marks=pytest.mark.nightly),
+        pytest.param(500, 0.0, marks=pytest.mark.nightly),
     ],
 )
 def test_store_survives_learners_that_are_killed(store, kills, self_kills) -> None:

@@ -20,6 +20,8 @@ from accel_rl.parallel import Adam, ParallelConfig
 from accel_rl.samplers import SamplerConfig
 from accel_rl.trackers import TENSORBOARD, check_trackers
 
+_GROUPS = {"parallel": ParallelConfig, "sampler": SamplerConfig, "atari": AtariConfig}
+
 
 def _is_no_atari(run: TrainConfig) -> str | Literal[False]:
     return not is_atari_game(run.env) and f"env={run.env} is no Atari game"
@@ -128,6 +130,10 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        for name, kind in _GROUPS.items():
+            if type(getattr(self, name)) is not kind:  # what a subclass adds would do nothing
+                words = f"an instance of {kind.__name__}, and of no subclass"
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be {words}")
         if not isinstance(self.learner, LearnerConfig):
             raise ValueError(
                 f"learner is {self.learner!r}; it must be an instance of a subclass of "

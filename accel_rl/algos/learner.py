@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import isfinite
@@ -250,6 +251,26 @@ class Learner:
             are numbers or tensors of one element. See `Optimizer.minimize`.
         """
         raise NotImplementedError(f"{type(self).__name__} must define loss or update")
+
+
+def check_learner(learner: Learner) -> None:
+    """Check that a run can use a learner of a user's class.
+
+    Raises:
+        ValueError: A member of `Learner` is missing, or `update` takes other arguments.
+    """
+    name = type(learner).__name__
+    for member in ("metric_names", "update", "get_state", "set_state"):
+        if not hasattr(learner, member):
+            raise ValueError(f"the learner {name} must define {member}, as accel_rl.algos.Learner")
+    signature = inspect.signature(learner.update)
+    try:
+        signature.bind("batch", "progress", "steps")
+    except TypeError as error:
+        raise ValueError(
+            f"{name}.update must take the arguments (batch, progress, steps); it takes "
+            f"({', '.join(signature.parameters)})"
+        ) from error
 
 
 def name_of(config: LearnerConfig) -> str:

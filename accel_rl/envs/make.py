@@ -168,6 +168,11 @@ def probe(factory: EnvFactory, look: Callable[[Any], _Found]) -> _Found:
 
     If closing fails, there is a warning.
     """
+    if not callable(factory):
+        raise EnvError(
+            f"the factory is {factory!r}; it must be a function that makes an environment, as "
+            f"accel_rl.envs.make_env_factory gives one for a name"
+        )
     name = name_of(factory)
     with taking_back([*all_settings(), directory()]):  # nobody needs any more what it changes
         with naming(name, "its constructor"):

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from accel_rl.ga3c.queue import ClosableQueue, PriorityLock, QueueClosed
 from accel_rl.ga3c.segments import EnvNoise, Segment, Segments, Taken
-from accel_rl.options import format_value
+from accel_rl.options import check_kind, format_value
 from accel_rl.samplers.base import (
     SamplerConfig,
     SamplerError,
@@ -125,7 +125,7 @@ class QueuedSampler(PoolSampler):
         bootstrap_on_truncation: bool = True,
     ) -> None:
         check_arguments(config, seed)
-        check_queued(config)
+        check_queued(config, gamma, max_agents, max_prediction_batch, training_queue_size)
         super().__init__(env, config, seed)
         self.plan = plan_cores(drives_gpu=drives_gpu, cpus=cpus)
         self.env_spec.check_plain("QueuedSampler (algo=ga3c)")
@@ -180,6 +180,11 @@ class QueuedSampler(PoolSampler):
 
         Does nothing in a sampler that was not started, or was closed.
         """
+        check_kind(int, num_agents=num_agents)
+        if not 1 <= num_agents <= self.max_agents:
+            raise ValueError(
+                f"num_agents is {num_agents}; it must be 1 to max_agents={self.max_agents}"
+            )
         if self._pool.is_inherited:
             self._pool.check_open()
         with self._taking.urgently():
@@ -307,14 +312,20 @@ class QueuedSampler(PoolSampler):
             if not self._pool.is_closed:  # by another thread; the training queue says so
                 raise
 
-    def _follow(
-        self, taken: Taken, prediction: Prediction
-    ) -> tuple[list[Segment], NDArray[np.int64]]:
+    def _follow(self, taken: Taken, prediction: object) -> tuple[list[Segment], NDArray[np.int64]]:
         """Take in a `Prediction`; return segments that end here, and rows of the next steps."""
-        action = np.empty(len(taken.columns), np.int64)
+        if not isinstance(prediction, Prediction):
+            raise ValueError(
+                f"the policy returned {type(prediction).__name__}; of a QueuedSampler it must "
+                f"return a Prediction: actions, values, and the version of its parameters"
+            )
+        n, m = len(taken.columns), len(taken.final)
+        action = np.empty(n, np.int64)
         write_values(self.env_spec.action, prediction.action, action)
-        segments = self._segments.cut(taken, np.asarray(prediction.value, np.float32))
         probability = prediction.behaviour_probability
+        if probability is not None:
+            probability = _check_values(probability, n, "probabilities")
+        segments = self._segments.cut(taken, _check_values(prediction.value, n + m))
         return segments, self._segments.act(taken, action, prediction.version, probability)
 
     def _count(self, times: QueueTimes, steps: int = 0) -> None:
@@ -362,11 +373,18 @@ class QueuedSampler(PoolSampler):
             self._pool.close()
 
 
-def check_queued(config: SamplerConfig) -> None:
-    """Raise ValueError for options that have no use with agents that never wait."""
+def check_queued(
+    config: SamplerConfig,
+    gamma: float,
+    max_agents: int,
+    max_prediction_batch: int,
+    training_queue_size: int,
+) -> None:
+    """Check the arguments of a `QueuedSampler`."""
+    G = config.num_groups
     for name, *allowed in (
         ("reset_policy", "immediate"),
-        ("num_workers", None, config.num_groups),
+        ("num_workers", None, G),
         ("affinity", "auto", "off"),
     ):
         if (value := getattr(config, name)) not in allowed:
@@ -374,3 +392,27 @@ def check_queued(config: SamplerConfig) -> None:
                 f"{name} is {format_value(value)}; with GA3C, whose agents never wait and are a "
                 f"worker and a group each, it must be {' or '.join(map(format_value, allowed))}"
             )
+    check_kind(float, gamma=gamma)
+    if not 0 <= gamma <= 1:
+        raise ValueError(f"gamma is {gamma}; it must be in 0 .. 1")
+    for name, number, least, what in (
+        ("max_agents", max_agents, G, f"num_groups={G}"),
+        ("max_prediction_batch", max_prediction_batch, 1, "1"),
+        ("training_queue_size", training_queue_size, 1, "1"),
+    ):
+        check_kind(int, **{name: number})
+        if number < least:
+            raise ValueError(f"{name} is {number}; it must be at least {what}")
+
+
+def _check_values(values: Any, num_observations: int, name: str = "values") -> NDArray[np.float32]:
+    """Return ``values``, called ``name`` in messages, as an array."""
+    given: NDArray[np.float32] = np.asarray(values, np.float32)
+    if given.shape != (num_observations,):
+        raise ValueError(
+            f"got {name} of shape {given.shape} for {num_observations} observations; there must be "
+            f"one for each, shape ({num_observations},)"
+        )
+    if not np.isfinite(given).all():
+        raise ValueError(f"got {name} that are not finite; what is learned is made of them")
+    return given

@@ -38,6 +38,9 @@ class MultiStepAdam(StoreSync):
     Bias is corrected by the store's step count of the chunk, as last read, plus the learner's own
     steps since; a visit adds ``n`` to it. All three arrays of a chunk change under its one lock,
     so that they are of the same moment; theirs had a lock for each array, and were not.
+
+    Raises:
+        ValueError: ``sync_period`` is below 1.
     """
 
     def __init__(
@@ -48,6 +51,8 @@ class MultiStepAdam(StoreSync):
         max_gradient_norm: float | None,
         sync_period: int,
     ) -> None:
+        if sync_period < 1:
+            raise ValueError(f"sync_period is {sync_period}; it must be at least 1")
         flat = parameters.parameter
         # Rows as in a slot: the parameters at the last visit, the moments now.
         self._local = flat.new_zeros(3, len(flat))

@@ -122,12 +122,14 @@ class ParameterStore:
             timeout_seconds: longest wait for a lock.
 
         Raises:
-            ValueError: this is not Linux.
+            ValueError: ``num_chunks`` is below 1, or this is not Linux.
         """
         if not hasattr(os, "memfd_create"):
             raise ValueError(
                 f"sync=store needs Linux, and this is {sys.platform}; use sync=all_reduce"
             )
+        if num_chunks < 1:
+            raise ValueError(f"num_chunks is {num_chunks}; it must be at least 1")
         flat = next(iter(flats.values()))
         address = {
             "arrays": list(flats),

@@ -52,7 +52,7 @@ def create_store(
         timeout_seconds: longest wait for a lock.
 
     Raises:
-        ValueError: the rule is a `ParameterRule`, or this is not Linux.
+        ValueError: ``num_chunks`` is below 1, the rule is a `ParameterRule`, or this is not Linux.
     """
     if isinstance(rule, ParameterRule):
         raise ValueError(

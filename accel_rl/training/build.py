@@ -15,6 +15,7 @@ import torch
 
 from accel_rl.agents import Agent
 from accel_rl.algos import LearnerSpec, NetworkSpec
+from accel_rl.algos.learner import check_learner
 from accel_rl.config import TrainConfig
 from accel_rl.envs import EnvSpec
 from accel_rl.envs.batched import numbered
@@ -86,6 +87,7 @@ def build_rollouts(config: TrainConfig, seed: int, team: Team = ALONE) -> Rollou
             spec, *sizes, learner_seed, ranks, config.schedule_steps or config.total_steps
         )
         learner = config.learner.make_learner(agent, sync, task)
+        check_learner(learner)
         initial.give_moments(learner)
         evaluator = None
         is_apart = config.parallel.sync == "store"

@@ -19,6 +19,9 @@ from accel_rl.options import check_kind
 from accel_rl.samplers.block import LEAVE, NEW_GAME, NEXT_EPISODE
 from accel_rl.spaces import ACTION_MASK, OBSERVATION, to_gymnasium
 
+OWN_INFOS = ("raw_reward", "episode_ended", "final_obs", "final_info", "env_id")
+"""what `VectorEnv` puts into infos itself, each with a mask whose name begins with _"""
+
 _MAX_SEED = 2**63 - 1
 
 
@@ -45,6 +48,7 @@ def find_factory(
     if atari is not None and not (isinstance(env, str) and is_atari_game(env)):
         raise ValueError(f"atari is given, and {env!r} is not an Atari game; leave atari out")
     kind = probe(factory, _kind_of)
+    _check_names(kind.spec.info_keys)
     if not isinstance(env, str) and not kind.is_gymnasium:
         return env, kind  # without an environment of Gymnasium's, workers need not load Gymnasium
     return factory, kind
@@ -119,6 +123,18 @@ def _kind_of(env: Environment | Simulators) -> Kind:
         inner.metadata,
         render_mode=inner.render_mode,
     )
+
+
+def _check_names(info_keys: Sequence[str]) -> None:
+    """Raise ValueError if names and masks in a vector environment's infos would collide."""
+    names = [*OWN_INFOS, *info_keys]
+    masks = {f"_{name}" for name in names}
+    for key in info_keys:
+        if key in OWN_INFOS or key in masks:
+            raise ValueError(
+                f"info_keys has {key}, a name that this vector environment gives to something "
+                f"else in its infos; leave it out, or let the environment use another"
+            )
 
 
 def _find_mask(num_envs: int, options: dict[str, Any] | None) -> NDArray[np.bool_] | None:

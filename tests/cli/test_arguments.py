@@ -115,6 +115,8 @@ CALLS: list[tuple[Any, dict[str, Any], str]] = [
             (3, {}, "env is 3; a name or a function"),
         )
     ),
+    (make_queued, {"max_prediction_batch": 2.5}, "max_prediction_batch is 2.5; integer"),
+    (make_queued, {"training_queue_size": "a"}, "training_queue_size is 'a'; integer"),
     (collect, {"actions": ([0, 1], [0])}, "actions no array: inhomogeneous"),
     (collect, {"actions": torch.zeros(4, requires_grad=True)}, "actions float32; integers"),
     (reset, {"seed": 1.5}, "seed is 1.5; integer"),

@@ -21,6 +21,10 @@ from accel_rl.sweeps.plan import SweepOptions
 from accel_rl.tools.evaluate import EvaluateOptions
 
 
+class OwnSamplerConfig(SamplerConfig):
+    """Of a variant that the library does not know."""
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "value", "remedy"),
     [
@@ -76,6 +80,7 @@ def test_value_of_another_kind_or_size_is_refused(
     ("kind", "options", "said"),
     [
         (TrainConfig, {"run_dir": ""}, "run_dir= names no directory"),
+        (TrainConfig, {"sampler": OwnSamplerConfig()}, "sampler is OwnSampler of no subclass"),
         (TrainConfig, {"total_steps": 200, "schedule_steps": 100}, "schedule_steps=200 or more"),
         (DQNConfig, {"v_min": 1.0, "v_max": 1.0}, "v_min=1.0 must be below v_max=1.0"),
         (

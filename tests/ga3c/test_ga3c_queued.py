@@ -242,6 +242,10 @@ WRONG = {
     "shape": ({"action": lambda n, m: np.zeros(n + 1, int)}, r"actions of shape \(\d,\)"),
     "float": ({"action": lambda n, m: np.zeros(n)}, "float64; .*integers"),
     "four": ({"action": lambda n, m: np.full(n, 4)}, r"action 4; .*0 \.\. 3"),
+    "values": ({"value": lambda n, m: np.zeros(n + m + 1)}, r"values of shape \(\d,\)"),
+    "square": ({"value": lambda n, m: np.zeros((n + m, 1))}, r"values of shape \(\d, 1\)"),
+    "nan": ({"value": lambda n, m: np.full(n + m, np.nan)}, "values .*not finite"),
+    "mu": ({"behaviour_probability": lambda n, m: np.ones(n + 1)}, r"probabilities of shape"),
 }
 
 
@@ -308,19 +312,26 @@ def test_agents_of_a_closed_sampler_are_not_released():
         ({"reset_policy": "wait"}, "reset_policy is wait; .*immediate"),
         ({"num_workers": 3}, "num_workers is 3; .*none or 4"),
         ({"affinity": "rotate"}, "affinity is rotate; .*auto or off"),
+        ({"max_agents": 3}, "max_agents is 3; .*num_groups=4"),
+        ({"max_prediction_batch": 0}, "max_prediction_batch is 0; .*at least 1"),
+        ({"training_queue_size": 0}, "training_queue_size is 0; .*at least 1"),
+        ({"gamma": 1.5}, r"gamma is 1.5; .*0 \.\. 1"),
     ],
     ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
 )
 def test_options_without_use_are_refused(options, message):
-    own = {"max_prediction_batch": 4, "training_queue_size": 4, "gamma": 0.9, "max_agents": 8}
+    queues = {"max_prediction_batch": 4, "training_queue_size": 4, "gamma": 0.9, "max_agents": 8}
+    own = {name: options.pop(name, value) for name, value in queues.items()}
     config = SamplerConfig(num_envs=8, num_groups=4, **options)
     with pytest.raises(ValueError, match=message):
         QueuedSampler(COUNTING, config, **own)
 
 
 def test_what_cannot_be_asked_for_is_refused() -> None:
-    check_queued(SamplerConfig(num_envs=8, num_groups=4, num_workers=4))  # this can
+    check_queued(SamplerConfig(num_envs=8, num_groups=4, num_workers=4), 0.9, 4, 1, 1)  # this can
     sampler = make_sampler(ToyEnv)
+    with pytest.raises(ValueError, match=r"num_agents is 9; .*max_agents=3"):
+        sampler.set_num_agents(9)
     with pytest.raises(ValueError, match="state was given"):
         sampler.start(object())
     sampler.close()

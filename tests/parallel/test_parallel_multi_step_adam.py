@@ -163,3 +163,8 @@ def test_state_of_adam_loaded_gives_the_same_next_steps(store: ParameterStore) -
         step(sync, gradient)
         step(local, gradient)
     np.testing.assert_allclose(values(sync), values(local), rtol=1e-10)
+
+
+def test_period_below_one_is_refused(store: ParameterStore) -> None:
+    with pytest.raises(ValueError, match="sync_period is 0; it must be at least 1"):
+        MultiStepAdam(zeros(), store, RULE, None, 0)

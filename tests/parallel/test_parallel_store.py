@@ -242,6 +242,11 @@ def test_store_of_something_else_is_refused(parameters, rule, message) -> None:
             open_store(store.address, parameters, rule)
 
 
+def test_number_of_chunks_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="num_chunks is 0; it must be at least 1"):
+        create_store(zeros(16), Sum(), num_chunks=0)
+
+
 def test_closed_store_takes_no_more_pushes_and_its_address_is_void() -> None:
     store = create_store(zeros(16), Sum())
     sync = StoreSync(zeros(16), store, Sum(), None)

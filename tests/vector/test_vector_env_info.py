@@ -1,10 +1,11 @@
 """Numbers that environments tell, in infos as Gymnasium's own and for Stable-Baselines3."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
-from telling_envs import SteppingEnv
+from telling_envs import SteppingEnv, TellingEnv
 from toy_envs import Lives
 
 from accel_rl.vector import VectorEnv
@@ -33,6 +34,15 @@ def test_lost_life_is_an_end_like_others() -> None:
     assert found == [[[0]], [[0]], [[1]], [[2]], [[2]]]
 
 
-def test_key_that_cannot_be_told_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"env=catch.* no info"):
-        VectorEnv("catch", 1, num_workers=0, info_keys=["place", "x"])
+@pytest.mark.parametrize(
+    ("env", "key"),
+    [
+        (TellingEnv, "raw_reward"),
+        (TellingEnv, "_raw_reward"),
+        (TellingEnv, "_place"),
+        ("catch", "x"),
+    ],
+)
+def test_key_that_cannot_be_told_is_refused(env: Any, key: str) -> None:
+    with pytest.raises(ValueError, match=f"info_keys has {key}, a name|env=catch.* no info"):
+        VectorEnv(env, 1, num_workers=0, info_keys=["place", key])

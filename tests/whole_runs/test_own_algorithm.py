@@ -10,6 +10,7 @@ import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -156,6 +157,21 @@ def test_sweep_of_an_own_algorithm_is_tried_out_first() -> None:
     assert runs[0].name == "catch-test_own_algorithm-ratio-0"
 
 
+@dataclass(frozen=True, kw_only=True)
+class StatelessConfig(RatioConfig):
+    def make_learner(self, agent: Agent, sync: GradientSync, task: LearnerSpec) -> Ratio:
+        learner = super().make_learner(agent, sync, task)
+        return SimpleNamespace(**{**vars(learner), "update": learner.update})  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EagerConfig(RatioConfig):
+    def make_learner(self, agent: Agent, sync: GradientSync, task: LearnerSpec) -> Ratio:
+        learner = super().make_learner(agent, sync, task)
+        learner.update = lambda batch: {}  # type: ignore[assignment, misc]
+        return learner
+
+
 class RulelessConfig(RatioConfig):
     rule = LearnerConfig.rule
 
@@ -211,10 +227,12 @@ def test_mistake_about_a_preset_of_ones_own_is_told_in_one_message(
 @pytest.mark.parametrize(
     ("learner", "message"),
     [
+        (StatelessConfig(), "the learner SimpleNamespace must define get_state, as accel_rl.algos"),
+        (EagerConfig(), r"Ratio.update must take .*progress, steps\); it takes \(batch\)"),
         (RulelessConfig(), "class RulelessConfig, which must define rule"),
         (UnnamedConfig(), "a value for spread, which is not in its metric_names"),
     ],
-    ids=["no rule", "metric without a name"],
+    ids=["no state", "wrong arguments", "no rule", "metric without a name"],
 )
 def test_learner_that_lacks_something_is_refused(
     learner: RatioConfig, message: str, tmp_path: Path

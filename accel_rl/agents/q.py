@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -58,7 +57,7 @@ class QAgent(Agent):
     ) -> Any:
         """Choose actions, see `Agent.act`."""
         observation, mask = split_mask(observation)
-        with with_noise(self.model, self.noise) if self.noise is not None else nullcontext():
+        with with_noise(self.model, self.noise):
             output, after = run(self.model, observation, memory)
         action = self.choose(self.q_values(output), noise, env_slice, mask)
         return action if memory is None else (action, after)
@@ -125,10 +124,11 @@ def epsilon_greedy(
     """
     num_actions = q_value.shape[1]
     if mask is None:
-        if noise.is_cpu and not (noise < epsilon).any():  # most often
-            return q_value.argmax(1)
+        explores, best = noise < epsilon, q_value.argmax(1)
+        if explores.is_cpu and not explores.any():  # most often; on a GPU looking would wait
+            return best
         any_action = (noise / epsilon * num_actions).long().clamp_(0, num_actions - 1)
-        return torch.where(noise < epsilon, any_action, q_value.argmax(1))
+        return torch.where(explores, any_action, best)
     is_allowed = mask != 0
     count = is_allowed.sum(1)
     number = (noise / epsilon * count).long().clamp_(min=0).minimum(count - 1)

@@ -33,7 +33,7 @@ from accel_rl.algos.actor_critic import (
     rollout_outputs,
 )
 from accel_rl.algos.learner import remaining
-from accel_rl.algos.optimizer import masked_mean, sums
+from accel_rl.algos.optimizer import masked_mean, shares, sums
 from accel_rl.algos.returns import importance_ratio, vtrace
 from accel_rl.algos.specs import LearnerSpec, shares_updates
 from accel_rl.models import PolicyValue
@@ -149,8 +149,7 @@ def a2c_loss(
     N = len(output.logits)
     if any(x.shape != (N,) for x in (output.value, return_, advantage, valid)):
         raise ValueError(f"expected [N] with N = {N} in all arguments but the logits")
-    weight = valid.to(output.value.dtype)
-    weight = weight / weight.sum().clamp(min=1)
+    weight = shares(valid, output.value.dtype)
     log_prob, entropy = evaluated or CATEGORICAL.evaluate(output.logits, action)
     policy_loss = -(weight * advantage.detach() * log_prob)
     value_loss = weight * (return_.detach() - output.value).square()

@@ -19,7 +19,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from math import ceil
 from typing import Any, ClassVar, Literal
 
@@ -30,7 +29,7 @@ from torch import Tensor
 from accel_rl.agents import Agent, QAgent, RolloutTensors
 from accel_rl.agents.distributions import masked
 from accel_rl.algos.learner import name_of
-from accel_rl.algos.optimizer import share_sums, shares
+from accel_rl.algos.optimizer import shares, sums
 from accel_rl.algos.q_learning import (
     QOutputs,
     importance_weights,
@@ -394,7 +393,7 @@ class DQN(ReplayLearner):
         loss = share * (loss if weight is None else weight * loss)
         q_value = self.agent.q_values(outputs.online.detach())
         best = masked(q_value, outputs.mask).amax(1).view(valid.shape)
-        metrics = share_sums(share, {"q_value": best, "priority": priority})
+        metrics = sums({"q_value": best, "priority": priority}, share)
         metrics["loss"] = loss.detach().sum()
         if isinstance(batch, SequenceBatch):
             priority, valid = sequence_priority(priority, valid, PRIORITY_OF_LARGEST), valid.any(0)
@@ -435,17 +434,13 @@ class DQN(ReplayLearner):
 
     def _outputs(self, batch: Transitions | SequenceBatch, noise: Tensor | None) -> QOutputs:
         config, target = self.config, self._target_model
+        own, behind = (None, None) if noise is None else noise.unbind()
         given: Any = self.agent, target, batch, config.precision
         more: Any = {"double": config.double, "before": config.munchausen}
-        outputs: Any = transition_outputs
-        if isinstance(batch, SequenceBatch):
-            outputs = partial(sequence_outputs, burn_in=config.burn_in)
-        if noise is None:
-            found: QOutputs = outputs(*given, **more)
-            return found
-        with with_noise(self.agent.model, noise[0]), with_noise(target, noise[1]):
-            found = outputs(*given, **more)
-        return found
+        with with_noise(self.agent.model, own), with_noise(target, behind):
+            if isinstance(batch, Transitions):
+                return transition_outputs(*given, **more)
+            return sequence_outputs(*given, burn_in=config.burn_in, **more)
 
     def _set_epsilon(self) -> None:
         progress = min(1.0, self.pace.steps / self.config.epsilon_steps)

@@ -123,14 +123,14 @@ class Minibatches:
             config.check_rollout(num * sharing, length, sharing)
         size = config.minibatch_size // sharing // length
         orders = [torch.randperm(num, generator=self._shuffling) for _ in range(config.epochs)]
-        if steps.sequences is None and num % size == 0 and not isinstance(whole, Fixed):
-            if _bytes_of(steps) < _MOST_BYTES_AT_ONCE:
-                for order in orders:
-                    yield from _rows_of(self._choose(steps, send(order, device).view(-1, size)))
-                return
         if not isinstance(whole, Fixed) or num % size:
+            is_small = steps.sequences is None and _bytes_of(steps) < _MOST_BYTES_AT_ONCE
             for order in orders:
-                for chosen in torch.split(send(order, device), size):
+                order = send(order, device)
+                if is_small and num % size == 0:
+                    yield from _rows_of(self._choose(steps, order.view(-1, size)))
+                    continue
+                for chosen in torch.split(order, size):
                     yield self._choose(steps, chosen)
             return
         table = self._turns.fill(torch.cat(orders).view(-1, size), device)

@@ -99,13 +99,18 @@ class Optimizer:
         return more
 
     def recorded(self, function: Step) -> Step:
-        """Return a `Graphs.recorded` function, or the same one without graphs."""
+        """Return a function that is recorded as a CUDA graph, or the same one without graphs.
+
+        Args:
+            function: see `Graphs.recorded`.
+        """
         return function if self._graphs is None else self._graphs.recorded(function)
 
     def fixed(self, tree: Any) -> Any:
         """Return an input of `minimize` or of a recorded function that is not copied for graphs.
 
-        Its tensors are in the same memory each time.
+        Args:
+            tree: tensors that are in the same memory each time.
         """
         return tree if self._graphs is None else Fixed(tree)
 
@@ -240,7 +245,16 @@ def take_turn(table: Tensor) -> Tensor:
 
 
 def as_metric(name: str, value: Any, device: torch.device) -> Tensor:
-    """Return a metric as a 0-d tensor of floats, without gradient."""
+    """Return a metric as a 0-d tensor of floats, without gradient.
+
+    Args:
+        name: name of the metric, for the message.
+        value: a tensor of one element, or a number.
+        device: device of the tensor.
+
+    Raises:
+        ValueError: the value is not one real number.
+    """
     if isinstance(value, Tensor):
         is_plain = value.dtype == torch.float32 and value.ndim == 0 and not value.requires_grad
         if is_plain and value.device == device:  # most often
@@ -273,7 +287,7 @@ def masked_shares(x: Tensor, valid: Tensor) -> Tensor:
     Returns:
         ``[...]`` float: ``x / sum(valid)``, and 0 where ``valid`` is False.
     """
-    return x * valid / valid.sum().clamp(min=1)
+    return x * shares(valid, x.dtype)
 
 
 def shares(valid: Tensor, dtype: torch.dtype) -> Tensor:
@@ -286,20 +300,14 @@ def shares(valid: Tensor, dtype: torch.dtype) -> Tensor:
     return valid.to(dtype) / valid.sum().clamp(min=1)
 
 
-def share_sums(share: Tensor, per_sample: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the mean of each over the elements that count, 0-d without gradient.
+def sums(per_sample: Mapping[str, Tensor], share: Tensor | None = None) -> dict[str, Tensor]:
+    """Return the sum of each but ``total``, 0-d without gradient, for the metrics.
 
     Args:
-        share: of `shares`, ``[...]``.
         per_sample: ``[...]`` each, by name.
+        share: of `shares`, ``[...]``: the sums are means over the elements that count.
     """
-    values = torch.stack([each.detach() for each in per_sample.values()])
-    means = (values * share).flatten(1).sum(1)
-    return dict(zip(per_sample, means.unbind(), strict=True))
-
-
-def sums(per_sample: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the sum of each but ``total``, 0-d without gradient, for the metrics."""
     names = [name for name in per_sample if name != "total"]
     values = torch.stack([per_sample[name].detach() for name in names])
+    values = values if share is None else values * share
     return dict(zip(names, values.flatten(1).sum(1).unbind(), strict=True))

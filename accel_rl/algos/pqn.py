@@ -22,7 +22,7 @@ from accel_rl.agents import QAgent, RolloutTensors
 from accel_rl.agents.distributions import split_mask
 from accel_rl.algos.learner import Learner, name_of
 from accel_rl.algos.minibatches import MinibatchConfig, Minibatches, all_steps, choose
-from accel_rl.algos.optimizer import share_sums, shares
+from accel_rl.algos.optimizer import shares, sums
 from accel_rl.algos.q_learning import (
     best_values,
     evaluate_q,
@@ -197,7 +197,7 @@ class PQN(Learner):
         error = squared_loss(q_value, batch.action, batch.return_)
         share = shares(batch.valid, error.dtype)
         best = best_values(q_value.detach(), mask)
-        return share * error, share_sums(share, {"loss": error, "q_value": best})
+        return share * error, sums({"loss": error, "q_value": best}, share)
 
     def _best_values(self, observation: Any, sequences: Sequences | None) -> Tensor:
         """Return the largest values, ``[N]``, of ``observation``, ``[N, ...]``."""

@@ -123,8 +123,8 @@ def with_small_replay(config: ReplayConfig, sampler: Any, frame_stack: int) -> R
     A replay that is too small or that learning begins too early for stays so.
     """
     fewest = (sampler.horizon + config.return_steps + frame_stack) * sampler.num_envs
-    sizes = (min(config.buffer_size, fewest), min(config.learning_starts, fewest))
-    return replace(config, buffer_size=sizes[0], learning_starts=sizes[1])
+    size, start = min(config.buffer_size, fewest), min(config.learning_starts, fewest)
+    return replace(config, buffer_size=size, learning_starts=start)
 
 
 class Pace:

@@ -54,7 +54,11 @@ class ReplayLearner(Learner):
         return None if self.agent.remembers else super().graphs
 
     def make_replay(self, spec: ReplaySpec) -> Replay | SequenceReplay:
-        """Return the replay. A subclass may make another one."""
+        """Return the replay. A subclass may make another one.
+
+        Args:
+            spec: content of the replay.
+        """
         kind = Replay if spec.sequences is None else SequenceReplay
         ranks = self.task.ranks
         return kind(spec, replay_device(spec, self.device), ranks.size, ranks.local_size)

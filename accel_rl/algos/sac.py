@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from accel_rl.agents import Agent
 from accel_rl.agents.bounded import BoundedAgent
 from accel_rl.algos.learner import name_of
-from accel_rl.algos.optimizer import share_sums, shares
+from accel_rl.algos.optimizer import shares, sums
 from accel_rl.algos.replay import Transitions
 from accel_rl.algos.replay_config import ReplayConfig
 from accel_rl.algos.replay_learner import ReplayLearner
@@ -222,7 +222,7 @@ class SAC(ReplayLearner):
         share = shares(valid, value.dtype)
         parts = dict(zip(LOSSES, losses, strict=True))
         parts |= {"q_value": value.mean(0), "entropy": -log_prob}
-        return share * sum(losses), {**share_sums(share, parts), "alpha": alpha}
+        return share * sum(losses), {**sums(parts, share), "alpha": alpha}
 
     def _gaussian(self, observation: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = self.agent.model.gaussian(observation)

@@ -215,7 +215,7 @@ def numbered(factory: Callable[..., Any], first: int) -> Callable[..., Any]:
 def changed(
     factory: Callable[..., Any], change: Callable[[Any], Any] | None, first: int = 0
 ) -> Callable[..., Any]:
-    """Return a factory of what ``change`` makes of those environments or batches."""
+    """Return a factory of the same environments or batches, each changed by ``change``."""
     make = partial(_make_changed, factory, change, first)
     make.__name__ = getattr(factory, "__name__", "environment")  # type: ignore[attr-defined]
     return make

@@ -185,7 +185,7 @@ class QueueThreads:
                 self._sampler.serve(policy)
 
     def _train(self, stop: threading.Event) -> None:
-        torch.set_flush_denormal(True)  # of this thread; `flush_denormals` says why
+        torch.set_flush_denormal(True)  # of this thread, as `learning_threads` does
         agent, sync = self._make_network()
         learner = GA3C(agent, self._learner.config, sync, self.graphs)
         learner.set_state(self._learner.get_state())

@@ -1,4 +1,4 @@
-"""Layers one after the other, at the price of their arithmetic."""
+"""Small layers in a row, without the time that calling a module takes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from torch.nn import functional as F
 
 
 class Dense(nn.Sequential):
-    """`nn.Sequential`, which computes small layers itself: calling a module takes as long as they.
+    """`nn.Sequential` that computes linear layers, activations and layer norms by itself.
 
-    A layer with hooks of its own, or of another class, is called. Activations overwrite what they
-    are of, unless it came from outside.
+    Calling a small layer takes as long as computing it. Layers of other classes are called, and so
+    are those with hooks. An activation overwrites its input if a layer here made it.
     """
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return what the last layer gives for ``x``, ``[N, inputs]``."""
         given = x
         for layer in self._modules.values():
             assert layer is not None
             kind = type(layer)
-            if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
+            hooks = layer._forward_hooks or layer._forward_pre_hooks
+            if hooks or layer._backward_hooks or layer._backward_pre_hooks:
                 given = x = layer(x)
             elif kind is nn.Linear:
                 own = layer._parameters

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import pairwise
 from math import pi, prod, sqrt
@@ -121,20 +121,22 @@ class Levels(RandomLayer):
         return x.unsqueeze(1) * F.relu_(super().forward(cosines))
 
 
-@contextmanager
-def with_noise(model: nn.Module, noise: Tensor | None) -> Iterator[None]:
+def with_noise(model: nn.Module, noise: Tensor | None) -> AbstractContextManager[None]:
     """Within, the random layers of ``model`` take ``noise``; outside they take no random numbers.
 
     Args:
         noise: standard normal numbers, as many as `num_random` says. None changes nothing.
     """
-    layers = [] if noise is None else _random_layers(model)
-    if noise is not None:
-        fixed = num_random(model)
-        num_rows = (len(noise) - fixed) // max(1, num_random(model, 1) - fixed)
-        for layer in layers:
-            num = layer.num_random(num_rows)
-            layer.random, noise = noise[:num] if num else None, noise[num:]
+    return nullcontext() if noise is None else _with_noise(model, noise)
+
+
+@contextmanager
+def _with_noise(model: nn.Module, noise: Tensor) -> Iterator[None]:
+    layers, fixed = _random_layers(model), num_random(model)
+    num_rows = (len(noise) - fixed) // max(1, num_random(model, 1) - fixed)
+    for layer in layers:
+        num = layer.num_random(num_rows)
+        layer.random, noise = noise[:num] if num else None, noise[num:]
     try:
         yield
     finally:

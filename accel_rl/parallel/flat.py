@@ -77,6 +77,9 @@ class FlatParameters:
         """Make the network's parameters views of another tensor, which becomes ``parameter``.
 
         Do not call it between a forward pass and its backward pass.
+
+        Args:
+            flat: ``[P]``. It belongs to the caller.
         """
         self.parameter = flat
         for name, view in self.views(flat).items():

@@ -245,8 +245,8 @@ def clip_gradient_(gradient: Tensor, max_norm: float | None) -> Tensor:
     A gradient within the limit stays as it is, as with TensorFlow's ``clip_by_global_norm``.
     """
     norm: Tensor = torch.linalg.vector_norm(gradient)
-    is_known = norm.is_cpu  # on a GPU looking would wait
-    if max_norm is not None and not (is_known and norm.item() <= max_norm):
-        tiny = torch.finfo(norm.dtype).tiny
-        gradient.mul_(norm.clamp(max=max_norm) / norm.clamp(min=tiny))
+    if max_norm is None or (norm.is_cpu and norm.item() <= max_norm):  # on a GPU looking would wait
+        return norm
+    tiny = torch.finfo(norm.dtype).tiny
+    gradient.mul_(norm.clamp(max=max_norm) / norm.clamp(min=tiny))
     return norm

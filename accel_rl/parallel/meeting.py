@@ -87,7 +87,12 @@ class MachineStore(FileStore):
             raise TeamError(str(error)) from error
 
     def add(self, key: str, value: int) -> int:
-        """Add to the one sum that this store has, whatever ``key``, and return it."""
+        """Add to the one sum that this store has, and return it.
+
+        Args:
+            key: name of the sum; it is not looked at.
+            value: what is added.
+        """
         with self._locked():
             self._sum[0] += value
             return int(self._sum[0])

@@ -148,7 +148,12 @@ class UpdateRule(Protocol):
         ...
 
     def rate(self, lr: float, step: int) -> float:
-        """Return the rate of one ``step``, from 1. Without a rule of its own, it is ``lr``."""
+        """Return the rate that the rule uses in one step. Without a rule of its own, it is ``lr``.
+
+        Args:
+            lr: learning rate.
+            step: number of the step, from 1.
+        """
         return lr
 
     def step_(

@@ -221,6 +221,9 @@ class Team:
     def largest(self, value: int) -> int:
         """Return the largest of all learners' numbers. All must call it equally often.
 
+        Args:
+            value: the number of this learner.
+
         Raises:
             TeamError: a learner is gone.
         """
@@ -233,7 +236,11 @@ class Team:
         return int(tensor)
 
     def is_lost(self, rank: int) -> bool:
-        """Return True if a learner has ended before its time."""
+        """Return True if a learner has ended before its time.
+
+        Args:
+            rank: the learner.
+        """
         return self._find(f"{LOST}/{rank}") is not None
 
     def watch(self) -> None:

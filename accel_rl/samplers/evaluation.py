@@ -67,9 +67,7 @@ def evaluate(
         raise ValueError(f"num_steps={num_steps} and num_episodes={num_episodes}; give one of them")
     for name, needed in (("reset_policy", "immediate"), ("decorrelation_steps", 0)):
         if (given := getattr(sampler.config, name)) != needed:
-            raise ValueError(
-                f"{name} is {given}; to evaluate needs SamplerConfig({name}={needed!r})"
-            )
+            raise ValueError(f"{name} is {given}; a sampler that evaluates needs {name}={needed!r}")
     B, T = sampler.config.num_envs, sampler.config.horizon
     # Of the games that count, by environment: games, or else their steps.
     wanted = np.full(B, -(-(num_steps or 0) // B))

@@ -207,7 +207,12 @@ class WorkerPool:
                 workers.free()
 
     def await_start(self) -> None:
-        """Wait until all workers that were started have started."""
+        """Wait until all workers that were started have started.
+
+        Raises:
+            WorkerError: a worker failed, or took longer than 240 s + ``step_timeout_seconds``.
+            SamplerError: this was closed meanwhile.
+        """
         with self._workers:
             while self._starting:
                 self._wait(LOOK_SECONDS)

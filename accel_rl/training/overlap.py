@@ -21,7 +21,7 @@ from accel_rl.algos import Learner
 from accel_rl.parallel import FlatParameters, GradientSync
 from accel_rl.samplers import ActionServer
 from accel_rl.samplers.sampler import RolloutSampler
-from accel_rl.training.torch_setup import flush_denormals, num_learning_threads
+from accel_rl.training.torch_setup import num_learning_threads
 
 LAG = "policy_lag"
 """metric: updates between the parameters that acted and those that learning begins with"""
@@ -162,7 +162,7 @@ def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[None]:
 
 
 def _prepare_thread(device: torch.device, is_small: bool) -> None:
-    flush_denormals()
+    torch.set_flush_denormal(True)  # as `learning_threads` does
     torch.set_num_threads(num_learning_threads(overlaps=True, is_small=is_small))
     if device.type == "cuda" and device.index is not None:  # else it is the first GPU
         # Each thread has a current device of its own; on leaving a stream torch makes the first GPU

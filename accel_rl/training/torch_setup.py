@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
 
 import torch
@@ -59,25 +59,20 @@ def sampling_threads() -> AbstractContextManager[None]:
 
 @contextmanager
 def learning_threads(num_threads: int) -> Iterator[None]:
-    """Compute with ``num_threads`` within, since simulators wait, and with `flush_denormals`."""
-    flush_denormals()  # before torch makes its threads, which do the same from then on
-    try:
-        if num_threads == 1:  # as it is; of another thread that may be learning nothing is touched
-            yield
-        else:
-            with _within(torch.get_num_threads, torch.set_num_threads, num_threads):
-                yield
-    finally:
-        torch.set_flush_denormal(False)  # for simulators it would be another arithmetic
-
-
-def flush_denormals() -> None:
-    """Let this thread take numbers below 1e-38 for 0.
+    """Compute with ``num_threads`` within, since simulators wait, and take denormal numbers for 0.
 
     The optimizers' running means of gradients that stay 0 become so small after some hundred
     updates, and a CPU computes with such numbers 25 times as slowly.
     """
-    torch.set_flush_denormal(True)
+    torch.set_flush_denormal(True)  # the threads that torch makes later do the same
+    threads: AbstractContextManager[None] = nullcontext()
+    if num_threads > 1:  # else of another thread that may be learning nothing is touched
+        threads = _within(torch.get_num_threads, torch.set_num_threads, num_threads)
+    try:
+        with threads:
+            yield
+    finally:
+        torch.set_flush_denormal(False)  # for simulators it would be another arithmetic
 
 
 def flushes_denormals() -> bool:

@@ -274,8 +274,8 @@ mask_skipped agents/distributions.py algos/test_algos_dqn.py algos/test_masked_l
 - masked_fill(mask == 0,
 + masked_fill(mask != mask,
 eps_greedy_reversed agents/q.py algos/test_algos_dqn.py
-- torch.where(noise < epsilon, any_action, q_value.argmax(1))
-+ torch.where(noise >= epsilon, any_action, q_value.argmax(1))
+- torch.where(explores, any_action, best)
++ torch.where(~explores, any_action, best)
 nstep_high_off_by_one algos/replay/memory.py algos/test_replay.py
 - return max(0, self.num_stored - self.spec.n_step)
 + return max(0, self.num_stored - self.spec.n_step + 1)
@@ -322,8 +322,8 @@ noise_of_actions_stays algos/dqn.py algos/test_algos_quantiles.py
 - self.agent.noise.normal_(generator=g)
 + pass
 both_networks_have_one_noise algos/dqn.py algos/test_algos_quantiles.py
-- with_noise(target, noise[1])
-+ with_noise(target, noise[0])
+- with_noise(target, behind)
++ with_noise(target, own)
 spectral_norm_of_few_squarings models/residual.py models/test_models_residual.py
 - for _ in range(_NUM_SQUARINGS):
 + for _ in range(1):

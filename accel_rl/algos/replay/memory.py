@@ -270,10 +270,10 @@ class Replay:
         stored = self._steps.flatten(0, 1)
         fields = _fields_of(stored.index_select(0, index.view(-1)).view(*index.shape, -1))
         is_over, final = fields["terminated"], fields["final"]
-        is_cut, is_kept = fields["truncated"] & ~is_over, self._are_kept(fields["final"])
+        is_cut, is_kept = fields["truncated"] & ~is_over, self._are_kept(final)
         return Window(
             reward=fields["reward"],
-            discount=~is_over * self.spec.gamma,
+            discount=~is_over * float(self.spec.gamma),
             valid=fields["valid"] & (~is_cut | is_kept),
             length=torch.ones_like(step),
             final=torch.where(is_cut & is_kept, final, -1),

@@ -24,6 +24,11 @@ def clipped(factory: EnvFactory) -> EnvFactory:
     return changed(factory, _wrapped)
 
 
+def beyond_bounds(space: Space) -> Space:
+    """Return a space of actions whose floats may be beyond their bounds, see `Leaf.is_clipped`."""
+    return map_leaves(lambda leaf: dataclasses.replace(leaf, is_clipped=_is_bounded(leaf)), space)
+
+
 def clip(space: Space, action: Any) -> Any:
     """Return actions ``[..., *shape]``, an array or structs, within the bounds of their floats."""
     if isinstance(space, Leaf):
@@ -71,10 +76,7 @@ class Clipped:
     def __init__(self, env: Any) -> None:
         self.env = env
         self._space = env.spec.action
-        action = map_leaves(
-            lambda leaf: dataclasses.replace(leaf, is_clipped=_is_bounded(leaf)), self._space
-        )
-        self.spec: EnvSpec = dataclasses.replace(env.spec, action=action)
+        self.spec: EnvSpec = dataclasses.replace(env.spec, action=beyond_bounds(self._space))
 
     def step(self, action: Any, *out: Any) -> Any:
         return self.env.step(clip(self._space, action), *out)

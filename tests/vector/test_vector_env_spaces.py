@@ -95,6 +95,29 @@ def test_attributes_and_methods_of_environments_are_reached(num_workers: int) ->
     env.step(np.zeros(B, int))  # it goes on
 
 
+class Echo(gymnasium.Env[np.ndarray, np.ndarray]):
+    """Returns each action as the next observation."""
+
+    observation_space = spaces.Box(-9, 9, (2,))
+    action_space = spaces.Box(-1, 1, (2,))
+
+    def reset(self, **_: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        return action, 0.0, False, False, {}
+
+
+def test_floats_beyond_their_bounds_reach_environments_as_they_are() -> None:
+    ours, theirs = VectorEnv(Echo, 2, num_workers=0), SyncVectorEnv([Echo] * 2)
+    actions = np.array([[2.5, -1.5], [0.5, 1.0000001]], np.float32)
+    ours.reset()
+    theirs.reset()
+    assert np.array_equal(ours.step(actions)[0], theirs.step(actions)[0])
+    ours.send(actions + 1)
+    assert np.array_equal(ours.recv()[0], actions + 1)
+
+
 @PROCESSES
 def test_what_fails_in_an_environment_or_cannot_be_sent_is_one_error() -> None:
     env = VectorEnv(partial(Odd, "box"), 2, num_workers=1)

@@ -163,12 +163,19 @@ def ppo_loss(
     log_prob, entropy = distribution.evaluate(output.logits, batch.action)
     log_ratio = log_prob - batch.behaviour_log_prob
     ratio = log_ratio.exp()
-    clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
-    objective = torch.minimum(ratio * batch.advantage, clipped * batch.advantage)
     error = (batch.return_ - output.value).square()
+    # What is clipped has no gradient, so only which of two terms counts is chosen with one.
+    with torch.no_grad():
+        clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
+        is_less = clipped * batch.advantage < ratio * batch.advantage
+        if clip_value:
+            move = output.value - batch.behaviour_value
+            within = move.clamp(-clip_range, clip_range)
+            other = (batch.return_ - batch.behaviour_value - within).square()
+            is_more = (other > error) & (within != move)
+    objective = torch.where(is_less, clipped, ratio) * batch.advantage
     if clip_value:
-        move = (output.value - batch.behaviour_value).clamp(-clip_range, clip_range)
-        error = torch.maximum(error, (batch.return_ - batch.behaviour_value - move).square())
+        error = torch.where(is_more, other, error)
     share = shares(valid, ratio.dtype)
     total = value_coefficient * error - objective
     if entropy_coefficient:

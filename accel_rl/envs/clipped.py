@@ -26,7 +26,10 @@ def clipped(factory: EnvFactory) -> EnvFactory:
 
 def beyond_bounds(space: Space) -> Space:
     """Return a space of actions whose floats may be beyond their bounds, see `Leaf.is_clipped`."""
-    return map_leaves(lambda leaf: dataclasses.replace(leaf, is_clipped=_is_bounded(leaf)), space)
+    marked: Space = map_leaves(
+        lambda leaf: dataclasses.replace(leaf, is_clipped=_is_bounded(leaf)), space
+    )
+    return marked
 
 
 def clip(space: Space, action: Any) -> Any:

@@ -37,6 +37,8 @@ class Options:
     """atari: groups of environments that are served in turn"""
     num_cores: int = 0
     """cores to use; 0: all that this process may"""
+    samplers: tuple[str, ...] = ("",)
+    """atari: further settings of the sampler, separated by blanks, for a case each"""
     network: bool = True
     """atari: also with A3C-Net in the loop"""
     torch_threads: int = 1
@@ -123,13 +125,17 @@ class _Atari:
     def _samplers(self) -> Iterator[Case]:
         """For all numbers of environments and of groups, without the network and with it."""
         options = self.options
-        for network, envs, groups in itertools.product(
-            self._networks, options.envs_per_core, options.groups
+        for network, envs, groups, more in itertools.product(
+            self._networks, options.envs_per_core, options.groups, options.samplers
         ):
             num_envs = envs * len(self.cores)
             sampler = {"num_envs": num_envs, "num_groups": groups, "horizon": options.horizon}
             row = {"part": "sampler", "envs_per_core": envs, "groups": groups}
             row |= {"batch": num_envs // groups, "network": network}
+            if more:
+                row["settings"] = more
+                words = [word.split("=", 1) for word in more.split()]
+                sampler |= {key: int(x) if x.isdigit() else x for key, x in words}
             spec = self._spec(part="sampler", env=options.game, sampler=sampler)
             spec |= self._with_network(network)
             case = _case("speed/stepping.py", [spec], row)

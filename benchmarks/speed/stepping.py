@@ -44,12 +44,12 @@ def make_sampler(spec: dict[str, Any]) -> tuple[Advance, dict[str, Any]]:
     device = spec["device"] if network else "cpu"
     # The policy moves from core to core only where it computes in one thread.
     in_one_thread = network and device == "cpu" and spec["torch_threads"] == 1
-    affinity = "rotate" if in_one_thread else "auto"
-    config = SamplerConfig(**spec["sampler"], affinity=affinity)
+    given = {"affinity": "rotate" if in_one_thread else "auto", **spec["sampler"]}
+    config = SamplerConfig(**given)
     sampler = ParallelSampler(env, config=config, seed=spec["seed"], drives_gpu=device != "cpu")
     sampler.start()
     settings = {
-        "sampler": spec["sampler"] | {"affinity": affinity},
+        "sampler": given,
         "plan": sampler.plan.describe(),
         "worker_cores": worker_cores(sampler.plan.worker_cpus),
     }

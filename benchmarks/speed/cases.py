@@ -133,7 +133,7 @@ class _Atari:
             row = {"part": "sampler", "envs_per_core": envs, "groups": groups}
             row |= {"batch": num_envs // groups, "network": network}
             if more:
-                row["settings"] = more
+                row["sampler_options"] = more
                 words = [word.split("=", 1) for word in more.split()]
                 sampler |= {key: int(x) if x.isdigit() else x for key, x in words}
             spec = self._spec(part="sampler", env=options.game, sampler=sampler)

@@ -161,14 +161,14 @@ vtrace_c_unclipped algos/returns.py algos/test_algos_returns.py
 - decay * ratio.clamp(max=c_clip), nothing
 + decay * ratio, nothing
 ppo_max_for_min algos/ppo.py algos/test_algos_ppo.py
-- torch.minimum(ratio * batch.advantage
-+ torch.maximum(ratio * batch.advantage
+- clipped * batch.advantage < ratio
++ clipped * batch.advantage > ratio
 ppo_entropy_sign algos/ppo.py algos/test_algos_ppo.py
 - total - entropy_coefficient * entropy
 + total + entropy_coefficient * entropy
 ppo_value_clip_min algos/ppo.py algos/test_algos_ppo.py
-- error = torch.maximum(error,
-+ error = torch.minimum(error,
+- is_more = (other > error)
++ is_more = (other < error)
 kept_value_is_not_of_the_step agents/policy.py samplers/test_action_server.py
 - drawn = Drawn(action, self.distribution.log_prob(outputs, action), value)
 + drawn = Drawn(action, self.distribution.log_prob(outputs, action), value.flip(0))

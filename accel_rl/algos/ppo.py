@@ -164,18 +164,19 @@ def ppo_loss(
     log_ratio = log_prob - batch.behaviour_log_prob
     ratio = log_ratio.exp()
     error = (batch.return_ - output.value).square()
-    # What is clipped has no gradient, so only which of two terms counts is chosen with one.
+    # Clipped terms are constants, and so is the choice of the term that counts.
     with torch.no_grad():
         clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
         is_less = clipped * batch.advantage < ratio * batch.advantage
         if clip_value:
             move = output.value - batch.behaviour_value
-            within = move.clamp(-clip_range, clip_range)
-            other = (batch.return_ - batch.behaviour_value - within).square()
-            is_more = (other > error) & (within != move)
+            clipped_move = move.clamp(-clip_range, clip_range)
+            clipped_error = (batch.return_ - batch.behaviour_value - clipped_move).square()
+            # Unclipped, the two differ by rounding, and the gradient is that of `error`.
+            is_more = (clipped_error > error) & (clipped_move != move)
     objective = torch.where(is_less, clipped, ratio) * batch.advantage
     if clip_value:
-        error = torch.where(is_more, other, error)
+        error = torch.where(is_more, clipped_error, error)
     share = shares(valid, ratio.dtype)
     total = value_coefficient * error - objective
     if entropy_coefficient:

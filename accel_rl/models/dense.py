@@ -16,7 +16,7 @@ class Dense(nn.Sequential):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the last layer gives for ``x``, ``[N, inputs]``."""
+        """Return the output of the last layer for ``x``, ``[N, inputs]``."""
         given = x
         for layer in self._modules.values():
             assert layer is not None

@@ -68,7 +68,7 @@ class SB3VecEnv(VecEnv):
             switches = np.asarray(actions).astype(np.int8)
             actions = switches if np.array_equal(switches, actions) else actions
         given = zeros(spec.action, self.num_envs)
-        write_values(self._env.action_spec, actions, given)
+        write_values(spec.action, actions, given)
         self._env.send(given + self._env.first_action if self._env.first_action else given)
 
     def step_wait(self) -> tuple[Any, Array, Array, list[dict[str, Any]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import gymnasium
@@ -115,9 +116,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
 
     Attributes:
         groups: slice of the environments of each group.
-        env_spec: spaces of one environment.
-        action_spec: actions that are taken. Environments get floats beyond their bounds as they
-            are, as in Gymnasium's own.
+        env_spec: spaces of one environment, which gets floats beyond their bounds as they are.
         first_action: the first action of a ``Discrete`` space.
         plan: cores of each worker; None if all environments are in this process.
         info_keys: names of the numbers in infos.
@@ -163,8 +162,8 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         check_memory(spec)  # the spaces below take as much
         self.info_keys = kind.spec.info_keys
         self.num_envs = num_envs
-        self.env_spec, self.first_action = kind.spec, kind.first_action
-        self.action_spec = beyond_bounds(kind.spec.action)
+        self.env_spec = replace(kind.spec, action=beyond_bounds(kind.spec.action))
+        self.first_action = kind.first_action
         self.single_action_space = kind.action_space
         self.single_observation_space = kind.observation_space
         self._is_gymnasium = kind.is_gymnasium
@@ -280,7 +279,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         """
         self._check(self._all, "step()")
         out = self._pool.arrays.rollout.action[0]
-        write_values(self.action_spec, actions, out, first=self.first_action)
+        write_values(self.env_spec.action, actions, out, first=self.first_action)
         try:
             self._pool.send(self._numbers, self._rows)
             for group in self._numbers:
@@ -308,7 +307,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         columns = self.groups[self._to_send[0]] if self._to_send else self._all
         self._check(columns)
         out = self._pool.arrays.rollout.action[0, columns]
-        write_values(self.action_spec, actions, out, first=self.first_action)
+        write_values(self.env_spec.action, actions, out, first=self.first_action)
         try:
             group = self._to_send.popleft()
             self._pool.send((group,), (0,))

@@ -77,7 +77,8 @@ def neighbour(cpu: int, busy: float) -> Iterator[None]:
     code = (
         "import os, time\n"
         f"os.sched_setaffinity(0, [{cpu}])\n"
-        "while True:\n"
+        "parent = os.getppid()\n"
+        "while os.getppid() == parent:\n"
         f"    end = time.perf_counter() + {0.1 * busy}\n"
         "    while time.perf_counter() < end: pass\n"
         f"    time.sleep({0.1 * (1 - busy)})\n"

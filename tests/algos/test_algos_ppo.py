@@ -129,6 +129,15 @@ def test_value_clipping_takes_gradient_from_values_that_ran_away() -> None:
         assert found.item() == pytest.approx(gradient)
 
 
+def test_values_within_the_clip_range_have_the_gradient_of_the_squared_error() -> None:
+    """However the two errors, which are equal there, are rounded."""
+    output, batch = random_case(1000)
+    value = (batch.behaviour_value + torch.linspace(-0.19, 0.19, 1000)).requires_grad_()
+    ppo_loss(output._replace(value=value), batch, 0.2, True, 1.0, 0.0).total.sum().backward()
+    expected = 2 * (value.detach() - batch.return_) * batch.valid / batch.valid.sum()
+    torch.testing.assert_close(value.grad, expected, rtol=1e-12, atol=0)
+
+
 def test_loss_refuses_values_of_wrong_shape() -> None:
     output, batch = random_case()
     with pytest.raises(ValueError, match=r"expected \[N\] with N = 40"):

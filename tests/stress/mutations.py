@@ -167,8 +167,11 @@ ppo_entropy_sign algos/ppo.py algos/test_algos_ppo.py
 - total - entropy_coefficient * entropy
 + total + entropy_coefficient * entropy
 ppo_value_clip_min algos/ppo.py algos/test_algos_ppo.py
-- is_more = (other > error)
-+ is_more = (other < error)
+- is_more = (clipped_error > error)
++ is_more = (clipped_error < error)
+ppo_value_within_clip_range algos/ppo.py algos/test_algos_ppo.py
+- (clipped_error > error) & (clipped_move != move)
++ clipped_error > error
 kept_value_is_not_of_the_step agents/policy.py samplers/test_action_server.py
 - drawn = Drawn(action, self.distribution.log_prob(outputs, action), value)
 + drawn = Drawn(action, self.distribution.log_prob(outputs, action), value.flip(0))

@@ -163,10 +163,13 @@ class TrainConfig:
                 f"memory={self.memory} cannot be learned with algo={self.algo}; leave it out, or "
                 f"use a2c, paac, a3c, impala, ppo, appo, pqn, or dqn and its variants"
             )
-        if self.parallel.sync_period > 1 and not isinstance(self.learner.rule, Adam):
+        rule = self.learner.rule
+        if self.parallel.sync_period > 1 and not (
+            isinstance(rule, Adam) and not rule.eps_after_correction
+        ):
             raise ValueError(
-                f"sync_period={self.parallel.sync_period} needs Adam as the update rule, and "
-                f"algo={self.algo} has {type(self.learner.rule).__name__}; use sync_period=1"
+                f"sync_period={self.parallel.sync_period} needs the update rule Adam(eps=...), and "
+                f"algo={self.algo} has {rule}; use sync_period=1"
             )
         self.learner.check_run(self)
 

@@ -690,7 +690,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _dtype(value: Any) -> np.dtype[Any]:
-    dtype: np.dtype[Any] = np.dtype(value)  # also of a type, such as np.float32
+    dtype: np.dtype[Any] = np.dtype(value).newbyteorder("=")  # also of a type, such as np.float32
     if dtype.kind not in "biuf" or dtype.itemsize > 8:  # torch knows none
         raise ValueError
     return dtype

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -204,8 +204,8 @@ class StepResult(NamedTuple):
             The game is over, or a life was lost and lives count as episodes.
         truncated: whether the episode was cut off by a time limit.
         episode_ended: whether the game is over or truncated. Only this leads to a reset.
-        info: a number for each of `EnvSpec.info_keys`, in their order, or an array of the key's
-            shape. They are stored as float32. NaN: no value for this key. Empty: no values.
+        info: a number for each of `EnvSpec.info_keys`, in their order. They are stored as float32.
+            NaN: no value for this key. Empty: no values.
     """
 
     reward: float
@@ -216,7 +216,6 @@ class StepResult(NamedTuple):
     info: Sequence[Any] = ()
 
 
-@runtime_checkable
 class Environment(Protocol):
     """One simulator.
 
@@ -266,7 +265,6 @@ class Environment(Protocol):
         ...
 
 
-@runtime_checkable
 class Resumable(Protocol):
     """An `Environment` whose state can be saved, so that a run resumes in the middle of an episode.
 
@@ -292,6 +290,24 @@ EnvState = dict[str, Any]
 
 EnvFactory = Callable[[], Environment]
 """Function that makes an environment."""
+
+
+def is_environment(env: Any) -> TypeGuard[Environment]:
+    """Return whether ``env`` has all members of an `Environment`."""
+    return has_members_of(env, Environment)
+
+
+def is_resumable(env: Any) -> TypeGuard[Resumable]:
+    """Return whether ``env`` has the methods of a `Resumable`."""
+    return has_members_of(env, Resumable)
+
+
+def has_members_of(env: Any, protocol: type) -> bool:
+    """Return whether ``env`` has what a protocol names, itself or by `__getattr__`.
+
+    Since Python 3.12 `isinstance` does not see what wrappers forward.
+    """
+    return all(hasattr(env, name) for name in vars(protocol) if not name.startswith("_"))
 
 
 def close_quietly(env: Any) -> None:

@@ -10,12 +10,12 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeGuard, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accel_rl.envs.base import Array, EnvSpec, close_quietly
+from accel_rl.envs.base import Array, EnvSpec, close_quietly, has_members_of
 from accel_rl.envs.errors import EnvError
 from accel_rl.spaces import zeros
 from accel_rl.system.functions import find_function
@@ -66,7 +66,6 @@ class Results(NamedTuple):
         return cls(reward, raw_reward, terminated, truncated, episode_ended, info, final)
 
 
-@runtime_checkable
 class Simulators(Protocol):
     """A batch of ``n`` environments of one spec, which one call steps.
 
@@ -177,17 +176,22 @@ class Batched:
         made = self._make(n, first_index) if self._indexed else self._make(n)
         made = _as_simulators(made, n, name)
         autoreset = getattr(made, "autoreset", None)
-        if isinstance(made, Simulators) and autoreset in get_args(BatchReset):
+        if is_batch(made) and autoreset in get_args(BatchReset):
             return made
         close_quietly(made)
         what = f"a {type(made).__name__}"
-        if isinstance(made, Simulators):
+        if is_batch(made):
             what = f"a batch with autoreset={autoreset!r}"
         raise EnvError(
             f"environment {name} is {what}; the function of a Batched must return "
             f"accel_rl.envs.Simulators, whose autoreset is {', '.join(get_args(BatchReset))}, or a "
             f"gymnasium.vector.VectorEnv"
         )
+
+
+def is_batch(env: Any) -> TypeGuard[Simulators]:
+    """Return whether ``env`` has all members of `Simulators`."""
+    return has_members_of(env, Simulators)
 
 
 def call_factory(factory: Callable[..., Any], env_index: int) -> Any:

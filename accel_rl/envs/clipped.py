@@ -81,6 +81,11 @@ class Clipped:
         self._space = env.spec.action
         self.spec: EnvSpec = dataclasses.replace(env.spec, action=beyond_bounds(self._space))
 
+    @property
+    def innermost(self) -> object:
+        """The environment itself, which two wrappers may share by mistake."""
+        return getattr(self.env, "innermost", self.env)
+
     def step(self, action: Any, *out: Any) -> Any:
         return self.env.step(clip(self._space, action), *out)
 

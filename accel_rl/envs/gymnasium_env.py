@@ -49,9 +49,8 @@ class GymnasiumEnv:
     numbers. A seed sequence of one plain number seeds the environment with that number.
 
     Of the ``info`` of each step, the values under ``info_keys`` go into `StepResult.info`: NaN
-    where it lacks a key. The ``info`` of a reset is not looked at. One exception: the key
-    ``action_mask`` makes the mask in ``info``, of resets too, a leaf of the observation. An
-    observation of one array becomes the leaf ``observation`` then.
+    where it lacks a key. The key ``action_mask`` makes the mask in ``info``, of resets too, a leaf
+    of the observation. An observation of one array becomes the leaf ``observation`` then.
 
     Attributes:
         env: the Gymnasium environment.

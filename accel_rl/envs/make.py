@@ -14,8 +14,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from accel_rl.envs.atari_config import AtariConfig
-from accel_rl.envs.base import Array, EnvFactory, Environment, EnvSpec, close_quietly
-from accel_rl.envs.batched import ADAPTERS, Batched, Results, Simulators, call_factory, name_of
+from accel_rl.envs.base import (
+    Array,
+    EnvFactory,
+    Environment,
+    EnvSpec,
+    close_quietly,
+    is_environment,
+)
+from accel_rl.envs.batched import ADAPTERS, Batched, Results, call_factory, is_batch, name_of
 from accel_rl.envs.catch import Catch
 from accel_rl.envs.errors import EnvError, close_names, naming
 from accel_rl.envs.minatar import PREFIX as MINATAR
@@ -179,7 +186,7 @@ def probe(factory: EnvFactory, look: Callable[[Any], _Found]) -> _Found:
             made = env = call_factory(factory, 0)
             if isinstance(made, Batched):
                 env = made.make(1)
-        if not isinstance(made, Batched | Environment):
+        if not isinstance(made, Batched) and not is_environment(made):
             close_quietly(env)
             raise EnvError(
                 f"environment {name} is a {type(env).__name__}, which lacks methods of "
@@ -199,14 +206,14 @@ def probe(factory: EnvFactory, look: Callable[[Any], _Found]) -> _Found:
 def _look_at_observations(env: Any) -> Array:
     spec, everything = env.spec, np.ones(1, np.bool_)
     found, out = zeros(spec.observation, 2), zeros(spec.observation, 1)
-    is_batch, results = isinstance(env, Simulators), Results.allocate(spec, 1)
+    batched, results = is_batch(env), Results.allocate(spec, 1)
 
     def reset() -> None:
-        env.reset(everything, out) if is_batch else env.reset(out[0, ...])
+        env.reset(everything, out) if batched else env.reset(out[0, ...])
 
     with naming(spec.name, "its first reset"):
         seed = np.random.SeedSequence(0)
-        env.seed([seed] if is_batch else seed)
+        env.seed([seed] if batched else seed)
         reset()
     found[:] = out
     rng = np.random.default_rng(0)
@@ -214,7 +221,7 @@ def _look_at_observations(env: Any) -> Array:
         for _ in range(_NUM_PROBE_STEPS):
             mask = None if spec.mask is None else out[ACTION_MASK]
             action = random_values(spec.action, rng, 1, mask)
-            if is_batch:
+            if batched:
                 env.step(action, out, results)
                 ended = results.episode_ended[0]
             else:
@@ -245,7 +252,7 @@ def _call(make: Callable[..., Any], name: str, info_keys: Sequence[str], env_ind
         from accel_rl.envs.gymnasium_env import GymnasiumEnv
 
         return GymnasiumEnv(lambda: env, name, info_keys)
-    if isinstance(env, Environment | Batched):
+    if isinstance(env, Batched) or is_environment(env):
         if info_keys:
             close_quietly(env)
             raise EnvError(

@@ -74,12 +74,11 @@ class SharedRunning(Running):
         return self._store.read()[0]["running"]
 
 
-def share_running(team: Team, timeout_seconds: float, name: str, value: Tensor) -> Running:
+def share_running(team: Team, name: str, value: Tensor) -> Running:
     """Return numbers that all learners of ``team`` share, who must all ask for ``name``.
 
     Args:
         team: The learners.
-        timeout_seconds: How long a lock may take.
         name: Name of the numbers, used once.
         value: The first numbers, ``[n]``.
 
@@ -91,8 +90,8 @@ def share_running(team: Team, timeout_seconds: float, name: str, value: Tensor) 
         return Running(value)
     about = {"numbers": f"{name}, {len(value)} of {value.dtype}"}
     if team.ranks.is_first:
-        store = ParameterStore.create({"running": value}, about, 1, timeout_seconds)
+        store = ParameterStore.create({"running": value}, about, 1, team.timeout_seconds)
         team.share(f"running {name}", store.address)
     else:
-        store = ParameterStore.open(team.share(f"running {name}"), about, timeout_seconds)
+        store = ParameterStore.open(team.share(f"running {name}"), about, team.timeout_seconds)
     return SharedRunning(value, store, is_first=team.ranks.is_first)

@@ -167,7 +167,8 @@ class PolicyInput(NamedTuple):
         env_slice: the environments of the group, as columns of the rollout.
         is_first: ``[n]`` bool, True where ``observation`` is the first of an episode, or of a life
             if lives count as episodes. A policy with a memory resets it there.
-        reward: ``[n]`` float32, reward of the previous step as the learner sees it, a view.
+        reward: ``[n]`` float32, reward of the previous step as the learner sees it, a view. In row
+            0 it is 0 after a rollout that was broken off, or a restored state.
             Undefined where ``is_first`` is True.
     """
 

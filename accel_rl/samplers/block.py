@@ -379,8 +379,11 @@ class Block:
         own = slice(self._first + part[0], self._first + part[-1] + 1)
         actions = zeros(space, longest, len(part))
         if not self._is_masked:
+            spare = np.random.default_rng(0)  # for environments that will begin again
             for i, n in num_steps.items():
-                actions[longest - n :, i - part[0]] = random_values(space, rngs[i], n)
+                own_actions = actions[:, i - part[0]]
+                own_actions[: longest - n] = random_values(space, spare, longest - n)
+                own_actions[longest - n :] = random_values(space, rngs[i], n)
         for k in range(longest):
             left = longest - k
             if k:

@@ -13,6 +13,7 @@ import numpy as np
 
 from accel_rl.envs.base import EnvFactory, Environment, close_envs
 from accel_rl.envs.batched import Simulators
+from accel_rl.envs.errors import EnvError
 from accel_rl.envs.reach import Answer, Request
 from accel_rl.rollout import Rollout, RolloutSpec
 from accel_rl.samplers.base import (
@@ -40,6 +41,7 @@ from accel_rl.samplers.make_block import make_block, make_envs
 from accel_rl.samplers.orders import RESET, STEP
 from accel_rl.samplers.shared import LOOK_SECONDS
 from accel_rl.system.functions import FAILURES
+from accel_rl.system.topology import warn_once
 
 
 class Pool(Protocol):
@@ -298,4 +300,7 @@ class LocalPool:
             if generators is not None:
                 set_generators(generators)
             envs, self._envs, self._blocks = self._envs, [], []
-            close_envs([each for group in envs for each in as_list(group)])
+            try:
+                close_envs([each for group in envs for each in as_list(group)])
+            except EnvError as error:  # what led here matters more
+                warn_once(str(error))

@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from accel_rl.envs.base import EnvFactory, Environment, EnvSpec, close_quietly
-from accel_rl.envs.batched import Batched, BatchReset, Simulators, call_factory, name_of
+from accel_rl.envs.batched import Batched, BatchReset, Simulators, call_factory, is_batch, name_of
 from accel_rl.envs.errors import naming
 from accel_rl.envs.make import probe
 from accel_rl.rollout import RolloutSpec
@@ -33,18 +33,18 @@ def make_envs(
     A factory with a parameter ``env_index`` is called with the column of each environment.
     """
     envs: list[Any] = []
-    is_batch = False
+    has_batch = False
     seed_generators(seed)
     try:
         with naming(name_of(factory), "its constructor"):
             for index in range(columns.start, columns.stop):
                 envs.append(call_factory(factory, index))
-                if is_batch := isinstance(envs[0], Batched):
+                if has_batch := isinstance(envs[0], Batched):
                     envs.append(envs.pop().make(columns.stop - columns.start, columns.start))
                     break
         for index, env in enumerate(envs, columns.start):
             _check_fits(env, index, spec)
-        return cast("Simulators", envs[0]) if is_batch else envs
+        return cast("Simulators", envs[0]) if has_batch else envs
     except BaseException:
         for env in envs:
             close_quietly(env)
@@ -105,7 +105,7 @@ def check_autoreset(name: str, own: BatchReset | None, wanted: str, *, rests: bo
 
 
 def _look(env: Environment | Simulators) -> tuple[EnvSpec, BatchReset | None, bool]:
-    if isinstance(env, Simulators):
+    if is_batch(env):
         return env.spec, env.autoreset, getattr(env, "rests", True)
     return env.spec, None, True
 

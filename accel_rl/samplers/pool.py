@@ -115,7 +115,8 @@ class WorkerPool:
         # it is empty costs nothing to ask in each step. Of groups:
         self._out: dict[int, float] = {}  # released groups that are not ready, and their deadlines
         self._ready: dict[int, None] = {}  # released groups that are ready, the first ones first
-        self._leaving: dict[int, float] = {}  # retired groups; inf: `send` has not ended them yet
+        # Deadlines of retired groups; None: `send` has not ended them yet.
+        self._leaving: dict[int, float | None] = {}
         # Of workers:
         self._starting: dict[int, _Start] = {}
         self._dead: dict[int, WorkerError] = {}  # not replaced yet
@@ -264,7 +265,7 @@ class WorkerPool:
 
         Each of them has one worker, which has no other group and the group's number.
         """
-        self._leaving.update(dict.fromkeys(groups, math.inf))
+        self._leaving.update(dict.fromkeys(groups))
 
     def generation_of(self, group: int) -> int:
         """The generation in which the environments of ``group`` were started."""
@@ -317,12 +318,11 @@ class WorkerPool:
         pickled = pickle_request(request)
         with self._workers:
             recv_all(self)
-            processes = list(self._workers.processes.values())
-            for process in processes:
+            for process in self._workers.processes.values():
                 process.leave_request(pickled)
             self._order_all(CALL)
             answers: dict[int, Answer] = {}
-            for process in processes:
+            for process in self._workers.processes.values():  # some may be new, with nothing
                 answers |= process.take(len(pickled))
             return answers
 
@@ -396,7 +396,7 @@ class WorkerPool:
             if now > start.deadline and not self._shared.has_started[worker]:
                 self._fail(workers.late_start(worker))
         for group, deadline in self._leaving.items():
-            if now > deadline:
+            if deadline is not None and now > deadline:
                 workers.processes[group].kill()
         for group, deadline in list(self._out.items()):
             if self._is_done(group):
@@ -422,7 +422,7 @@ class WorkerPool:
         workers = self._workers
         for worker, error in list(self._dead.items()):
             if worker in self._leaving:
-                if self._leaving[worker] < math.inf:  # nobody is about to use its place
+                if self._leaving[worker] is not None:  # nobody is about to use its place
                     del self._dead[worker], self._leaving[worker]
                     workers.forget(worker)
                 continue
@@ -484,7 +484,7 @@ class WorkerPool:
         workers, rollout = self._workers, self.arrays.rollout
         own = slice(columns.start, columns.stop)
         row, waits = int(self._shared.row[group]), self._config.reset_policy == "wait"
-        if self._shared.command[group] in (RESET, GET_STATE):
+        if self._shared.command[group] in (RESET, GET_STATE, CALL):
             self.replaced += columns  # between two rollouts
             self.arrays.carry.is_fresh[own] = False
             return workers.spec.rollout.T

@@ -46,7 +46,7 @@ from accel_rl.samplers.layout import (
     plan_workers,
     rotation,
 )
-from accel_rl.samplers.local_pool import LocalPool, Pool
+from accel_rl.samplers.local_pool import LocalPool, Pool, recv_all
 from accel_rl.samplers.make_block import probe_spec_for
 from accel_rl.samplers.orders import RESET
 from accel_rl.samplers.pool import WorkerPool
@@ -180,8 +180,7 @@ class RolloutSampler(PoolSampler):
             generation = state.generation + 1
         groups = range(len(pool.columns))
         pool.start(groups, self.config.horizon, states, generation)
-        while any(pool.is_released(group) for group in groups):
-            pool.recv()
+        recv_all(pool)
         if states:
             refused = pool.take_refused()
             for b in refused:

@@ -85,8 +85,7 @@ def create_memory(spec: PoolSpec) -> int:
 
 def map_memory(spec: PoolSpec, descriptor: int) -> SharedArrays:
     """Return views of the shared memory behind ``descriptor``, in either process."""
-    size = spec.rollout.nbytes + layout_bytes(_layout(spec))
-    buffer = mmap.mmap(descriptor, size)
+    buffer = mmap.mmap(descriptor, 0)  # as long as it is
     arrays = carve(_layout(spec), buffer, offset=spec.rollout.nbytes)
     carry = Carry(arrays.pop("carry_observation"), arrays.pop("carry_is_fresh"))
     rollout = Rollout.from_buffer(spec.rollout, buffer)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from accel_rl.envs.base import Environment, EnvSpec, Resumable, StepResult
+from accel_rl.envs.base import Environment, EnvSpec, StepResult, is_resumable
 from accel_rl.envs.batched import Results, Simulators
 from accel_rl.envs.errors import failure
 from accel_rl.rollout import Rollout
@@ -114,7 +114,7 @@ class OneByOne:
         arrays = (rollout.action, *rollout.results)
         self._views: list[Any] = [  # [T * B]
             each.reshape(-1).data
-            if each.ndim == 2 and each.dtype.names is None
+            if each.ndim == 2 and each.dtype.char not in "Ve"  # structs and float16 have none
             else each.reshape(-1, *each.shape[2:])
             for each in arrays
         ]
@@ -172,7 +172,7 @@ class OneByOne:
 
     def get_state(self, i: int, is_idle: bool) -> State:
         env = self.envs[i]
-        if not isinstance(env, Resumable):
+        if not is_resumable(env):
             return None
         try:
             state = env.get_state()
@@ -183,7 +183,7 @@ class OneByOne:
 
     def set_state(self, i: int, state: bytes) -> bool:
         env = self.envs[i]
-        if not isinstance(env, Resumable):
+        if not is_resumable(env):
             raise self.error(i, "has a saved state and no set_state to take it")
         self._call(i, "set_state", lambda: env.set_state(decode_state(state)))
         return False

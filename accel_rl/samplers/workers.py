@@ -99,12 +99,12 @@ class Workers:
         try:
             self._epoll = select.epoll()
             self._open_descriptors(factory)
+            self.arrays = map_memory(self.spec, self._memory)
         except BaseException as error:
             shared_memory.close_descriptors(self._descriptors)
             if isinstance(error, OSError):
                 raise shortage(error, W) from error
             raise
-        self.arrays = map_memory(self.spec, self._memory)
         self.orders = Orders(self.arrays, self.members, self.countdown, self._wake)
         self.uses: list[None] = []  # one for each block in which descriptors are used
         self._closing = RLock()

@@ -176,7 +176,7 @@ def make_sync(config: TrainConfig, agent: Agent, team: Team) -> GradientSync:
             assert isinstance(rule, Adam)
             period = parallel.sync_period
             sync = MultiStepAdam(flat, store, rule, max_norm, period)
-        sync.running = partial(share_running, team, timeout)
+        sync.running = partial(share_running, team)
         return sync
     if team.ranks.size > 1:
         assert team.group is not None, "open_group comes first"

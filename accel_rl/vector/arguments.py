@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import EnvFactory, Environment, EnvSpec
-from accel_rl.envs.batched import BatchReset, Simulators
+from accel_rl.envs.batched import BatchReset, Simulators, is_batch
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
 from accel_rl.envs.make import is_atari_game, make_env_factory, probe
 from accel_rl.options import check_kind
@@ -100,7 +100,7 @@ def _kind_of(env: Environment | Simulators) -> Kind:
     if not isinstance(env, GymnasiumEnv):
         space = to_gymnasium(spec.observation)
         kind = Kind(spec, space, to_gymnasium(spec.action), 0, False, None, {})
-        if isinstance(env, Simulators):
+        if is_batch(env):
             space, rests = getattr(env, "observation_space", space), getattr(env, "rests", True)
             kind = kind._replace(observation_space=space, own_reset=env.autoreset, rests=rests)
         return kind

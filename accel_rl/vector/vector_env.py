@@ -17,6 +17,7 @@ from accel_rl.envs.atari_config import AtariConfig
 from accel_rl.envs.base import EnvFactory
 from accel_rl.envs.clipped import beyond_bounds
 from accel_rl.envs.reach import Request, call, get_attr, set_attr, set_options
+from accel_rl.options import check_seed
 from accel_rl.rollout import RolloutSpec
 from accel_rl.samplers.base import Autoreset, SamplerConfig, SamplerError, check_memory
 from accel_rl.samplers.block import LEAVE, Play
@@ -190,6 +191,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
     ) -> Pool:
         if seed is None:
             seed = int(np.random.SeedSequence().generate_state(1)[0])
+        check_seed(seed)
         mode = Autoreset(self.autoreset_mode.value)
         if self.plan is None:
             return LocalPool(factory, spec, config, seed, config.num_groups, mode)
@@ -469,6 +471,14 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
             raise ValueError(
                 f"state has observations {found.dtype} {list(found.shape)}; here they are "
                 f"{row.dtype} {list(row.shape)}: use a state of such environments"
+            )
+        mode, has_ended = self.autoreset_mode, any(play.is_idle for play in state.plays)
+        if (has_ended and mode is not AutoresetMode.NEXT_STEP) or (
+            state.needs_reset.any() and mode is not AutoresetMode.DISABLED
+        ):
+            raise ValueError(
+                f"state has episodes that have ended, as another autoreset_mode than {mode.value} "
+                f"leaves them; use a state of this mode, or one in which all episodes go on"
             )
         self.reach("set_play", {i: (play,) for i, play in enumerate(state.plays)})
         self._was_reset = True

@@ -73,7 +73,7 @@ def test_learners_with_a_store_share_moments_and_lose_no_sample() -> None:
     for rank in range(2):
         team = Team(Ranks(rank, 2, rank, 2), store, 5.0)
         sync: Any = SimpleNamespace(**vars(ALONE))
-        sync.running = partial(share_running, team, 5.0)
+        sync.running = partial(share_running, team)
         moments.append(Moments("x", (3,), sync))
     first, second = moments
     rng, kept = np.random.default_rng(0), []

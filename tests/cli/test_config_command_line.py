@@ -184,7 +184,8 @@ algo=dqn total_steps=1000 | before learning begins learning_starts=50000
 learner.double=true | algo=a2c, no such option; algo=dqn
 algo=pqn num_envs=100 horizon=5 | minibatch_size=128 does not divide use minibatch_size=
 algo=pqn memory=lstm minibatch_size=16 | multiple of horizon=32 use minibatch_size=32
-algo=pqn parallel.sync=store sync_period=2 | Adam algo=pqn RAdam; sync_
+algo=pqn parallel.sync=store sync_period=2 | Adam algo=pqn RAdam( sync_
+algo=ppo_mujoco parallel.sync=store sync_period=2 | Adam ppo_mujoco eps_after_correction=True
 algo=dqn previous_action_reward=true | previous_action_reward=true no effect memory is none
 algo=dqn memory=lstm burn_in=90 | burn_in=90 sequence_length=16, smaller burn
 algo=dqn memory=lstm batch_size=40 | batch_size=40 =16 use batch_size=48

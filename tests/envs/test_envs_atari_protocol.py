@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accel_rl.envs import AtariConfig, Environment, StepResult, atari
+from accel_rl.envs import AtariConfig, StepResult, atari
 from accel_rl.envs.atari import AtariEnv
+from accel_rl.envs.base import is_environment
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,7 @@ def test_spec_follows_options(
     options: dict[str, Any], shape: tuple[int, ...], num_actions: int
 ) -> None:
     env = AtariEnv("breakout", AtariConfig(**options))
-    assert isinstance(env, Environment)
+    assert is_environment(env)
     assert (env.spec.name, env.spec.frame_skip) == ("breakout", 4)
     assert env.spec.observation_dtype == np.uint8
     assert env.spec.observation_shape == shape

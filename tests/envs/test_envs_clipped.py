@@ -11,15 +11,14 @@ from control_envs import Aim, Swing
 
 from accel_rl.envs import (
     Batched,
-    Environment,
     EnvSpec,
-    Resumable,
     StepResult,
     make_env_factory,
     probe_spec,
 )
+from accel_rl.envs.base import is_environment, is_resumable
 from accel_rl.envs.clipped import clip, clipped, clipped_share
-from accel_rl.samplers import ParallelSampler, PolicyInput, SerialSampler
+from accel_rl.samplers import ParallelSampler, PolicyInput, SamplerError, SerialSampler
 from accel_rl.spaces import Leaf, discrete, random_values
 
 BOUNDED = Leaf((2,), np.dtype(np.float64), [-1, -np.inf], [0.5, 2])
@@ -91,7 +90,7 @@ def test_environments_without_bounded_floats_stay_as_they_are() -> None:
 
 def test_state_goes_through_and_play_goes_on_from_it() -> None:
     env: Any = clipped(make_env_factory(Swing))()
-    assert isinstance(env, Resumable) and isinstance(env, Environment)
+    assert is_resumable(env) and is_environment(env)
     out, again = np.zeros(3, np.float32), np.zeros(3, np.float32)
     env.seed(np.random.SeedSequence(3))
     env.reset(out)
@@ -104,7 +103,13 @@ def test_state_goes_through_and_play_goes_on_from_it() -> None:
     found = [(other.step(np.array([-5.0], np.float32), again), again.tolist()) for _ in range(5)]
     assert found == expected
     walk: Any = clipped(Echo)()
-    assert not isinstance(walk, Resumable)
+    assert not is_resumable(walk)
+
+
+def test_one_environment_given_twice_is_refused_behind_the_clipping_too() -> None:
+    env = Echo()
+    with pytest.raises(SamplerError, match="same environment twice"):
+        SerialSampler(clipped(lambda: env), num_envs=2, horizon=1).start()
 
 
 def test_leaves_of_a_mapping_are_clipped_where_they_have_bounds() -> None:

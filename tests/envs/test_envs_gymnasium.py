@@ -11,7 +11,8 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from refusals import words
 
-from accel_rl.envs import EnvError, Environment
+from accel_rl.envs import EnvError
+from accel_rl.envs.base import is_environment
 from accel_rl.envs.gymnasium_env import GymnasiumEnv
 from accel_rl.vector.adapters.gymnasium_vector import GymnasiumVector
 
@@ -73,7 +74,7 @@ def test_observation_of_any_array_space_is_written_as_it_is(
 ) -> None:
     observation = space.sample()
     env, out = wrap(Scripted(space, observation=observation))
-    assert isinstance(env, Environment)
+    assert is_environment(env)
     assert env.spec.observation_shape == shape
     assert env.spec.observation_dtype == dtype
     env.reset(out)

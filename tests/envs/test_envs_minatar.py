@@ -9,7 +9,7 @@ import pytest
 
 from accel_rl.envs import make_env_factory
 from accel_rl.envs.atari_config import AtariConfig
-from accel_rl.envs.base import Resumable, StepResult
+from accel_rl.envs.base import StepResult, is_resumable
 from accel_rl.envs.minatar import GAMES, MinAtarEnv
 from accel_rl.tools.play import make_shown_env
 
@@ -58,7 +58,7 @@ def test_steps_are_those_of_the_package(game: str) -> None:
 @pytest.mark.parametrize("game", GAMES)
 def test_restored_game_goes_on_as_the_other(game: str) -> None:
     first, second = MinAtarEnv(game), MinAtarEnv(game)
-    assert isinstance(first, Resumable)
+    assert is_resumable(first)
     out, restored = np.empty((2, *first.spec.observation_shape), np.uint8)
     first.seed(np.random.SeedSequence(1))
     second.seed(np.random.SeedSequence(2))

@@ -38,6 +38,11 @@ NESTED = {
 }
 
 
+def test_numbers_of_a_leaf_are_in_the_byte_order_of_this_machine() -> None:
+    """Torch knows no other."""
+    assert Leaf((2,), np.dtype(">f4")).dtype.isnative
+
+
 @pytest.mark.parametrize("shape", [(0,), (1,), (3,), (4, 0), (2, 1), (3, 5), ()])
 def test_views_of_structs_share_their_memory_and_their_numbers(shape: tuple[int, ...]) -> None:
     array = zeros(NESTED, *shape)

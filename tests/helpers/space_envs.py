@@ -25,7 +25,7 @@ GAS = spaces.Dict(
 )
 PAIRS: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
     "box": (spaces.Box(-1, 1, (3,)), spaces.Box(-2.0, 2.0, (2, 2), np.float32)),
-    "number": (spaces.Box(-1, 1, (), np.float64), spaces.Box(-0.5, 0.5, (), np.float64)),
+    "number": (spaces.Box(-1, 1, (), np.float64), spaces.Box(-0.5, 0.5, (), np.float16)),
     "discrete": (spaces.Discrete(7, start=3), spaces.Discrete(3, start=2)),
     "multi-discrete": (
         spaces.MultiDiscrete([4, 5]),
@@ -37,7 +37,7 @@ PAIRS: dict[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
         spaces.Tuple((spaces.Discrete(5), spaces.Box(0, 1, (2,), np.float16))),
         spaces.Tuple((spaces.MultiDiscrete([2, 2]), spaces.Dict({"deep": spaces.Discrete(4)}))),
     ),
-    "integers": (spaces.Box(-5, 5, (2,), np.int16), spaces.Box(0, 255, (3,), np.uint8)),
+    "integers": (spaces.Box(-5, 5, (2,), np.int16), spaces.Box(1, 255, (3,), np.uint8)),
 }
 
 

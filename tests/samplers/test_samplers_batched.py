@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from batches import LoopBatch, Walk, Walks, make_walks
 from sampler_cases import KINDS, assert_same_rollouts
+from space_envs import SpaceEnv
 from telling_envs import KEYS, TellingEnv
 from tiers import PROCESSES, processes, slow, slow_processes
 from toy_envs import ScriptedEnv, ToyEnv
@@ -38,6 +39,12 @@ def config(reset_policy: Any = "immediate", groups: int = 1, **options: Any) -> 
 def policy(step: PolicyInput) -> Any:
     observed = np.abs(step.observation.sum(axis=1).astype(np.int64))
     return (observed + (step.noise * 2).astype(np.int64)) % 2
+
+
+def test_random_first_steps_of_a_batch_are_actions_of_its_space() -> None:
+    make = make_env_factory(partial(SpaceEnv, "integers"))  # from 1 on, or it fails
+    with SerialSampler(batch_of(make), config=config(decorrelation_steps=20)) as sampler:
+        assert sampler.collect(lambda step: np.ones((len(step.noise), 3), int)).valid.all()
 
 
 def batch_of(make: Any, autoreset: str = "disabled") -> Batched:

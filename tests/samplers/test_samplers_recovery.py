@@ -419,3 +419,14 @@ def test_worker_takes_orders_only_when_it_has_read_their_signals(make_pool, monk
         os.eventfd_write(wake, 1)
     while (arrays.done != arrays.sequence).any():
         time.sleep(0.01)
+
+
+def test_options_reach_environments_where_a_worker_has_died_between_two_rollouts() -> None:
+    options = {"num_envs": 4, "horizon": 60, "num_groups": 1, "num_workers": 2}
+    with ParallelSampler("CartPole-v1", **options, on_worker_failure="restart") as sampler:
+        sampler.collect(zeros)
+        psutil.Process(sampler._pool._workers.processes[1].pid).kill()
+        sampler.env_options = {"low": 0.19, "high": 0.2}
+        rollout = sampler.collect(zeros)
+    first = rollout.observation[1:, :2][rollout.episode_ended[:, :2]]
+    assert len(first) and (first >= np.float32(0.19)).all()

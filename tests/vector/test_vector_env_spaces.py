@@ -201,4 +201,16 @@ def test_state_of_environments_that_have_none_is_one_error() -> None:
         env.set_state(state)
 
 
+@pytest.mark.parametrize(("mode", "other"), [(NEXT, SAME), (NEXT, DISABLED), (DISABLED, NEXT)])
+def test_state_with_ended_episodes_is_for_the_same_autoreset_mode(mode, other) -> None:
+    """Elsewhere these environments would never step again."""
+    make = partial(VectorEnv, "catch", 2, num_workers=0)
+    env = make(autoreset_mode=mode)
+    env.reset(seed=0)
+    while not env.step(np.ones(2, np.int64))[2].any():
+        pass
+    with pytest.raises(ValueError, match=f"another autoreset_mode than {other.value}"):
+        make(autoreset_mode=other).set_state(env.get_state())
+
+
 # ---- other libraries -----------------------------------------------------------------------------

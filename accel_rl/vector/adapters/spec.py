@@ -73,4 +73,4 @@ def write_info(
     for k, key in enumerate(keys):
         if key in infos:
             is_told = np.asarray(infos.get(f"_{key}", True)) & (True if rows is None else rows)
-            np.copyto(out[:, k], np.asarray(infos[key], np.float32), where=is_told)
+            np.copyto(out[:, k], np.asarray(infos[key], np.float32).reshape(-1), where=is_told)

@@ -46,8 +46,9 @@ def _choose(given: Sequence[str]) -> Callable[[], int]:
     from accel_rl.system.processes import open_standard_descriptors
 
     open_standard_descriptors()  # before anything that stays open
-    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # of a parent: no process tells its end
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    ends = getattr(signal, "SIGCHLD", None)  # Windows has none
+    if ends and signal.getsignal(ends) is signal.SIG_IGN:  # of a parent: no process tells its end
+        signal.signal(ends, signal.SIG_DFL)
     # OpenMP reads this when torch loads it. By default its idle threads spin for long, on cores
     # that the simulators need: on a busy machine that made training ten times slower. A spin of a
     # few microseconds still bridges the gaps between one operation and the next.

@@ -93,9 +93,10 @@ class Run:
         Raises:
             ValueError: there is no run.
         """
-        self.path = Path(path)
+        self.path = Path(path).expanduser()
         self.stopped_by: signal.Signals | None = None
         self._env = None if isinstance(env, str) else env
+        self._trust = trust
         self.config = read_config(self.path, trust=trust)
 
     @property
@@ -124,7 +125,7 @@ class Run:
             The report, with ``mean``, ``std`` and ``scores``.
         """
         num_workers = 0 if self.config.sampler.num_workers == 0 else None
-        given = {"num_workers": num_workers, "overwrite": True, **options}
+        given = {"num_workers": num_workers, "overwrite": True, "trust": self._trust, **options}
         if given.get("out") is not None:
             given["out"] = fspath(given["out"])
         chosen = EvaluateOptions(num_episodes=episodes, greedy=greedy, **given)
@@ -146,7 +147,8 @@ class Run:
             out: file; None: in the directory of the run.
         """
         path = self.path / PlotOptions(what=what).path if out is None else Path(out)
-        plot([self.path], PlotOptions(what=what, x=x, out=str(path), overwrite=True))
+        own = {"overwrite": True, "trust": self._trust}
+        plot([self.path], PlotOptions(what=what, x=x, out=str(path), **own))
         return Picture(path)
 
     def film(
@@ -166,7 +168,8 @@ class Run:
             **options: other options of `PlayOptions`, such as ``seed=1`` for another game.
         """
         path = self.path / "game.mp4" if out is None else Path(out)
-        chosen = PlayOptions(out=str(path), greedy=greedy, **{"overwrite": True, **options})
+        own = {"overwrite": True, "trust": self._trust, **options}
+        chosen = PlayOptions(out=str(path), greedy=greedy, **own)
         with self._given():
             return Picture(path, play(self.path, chosen, LastingConsole(quiet=quiet)).score)
 
@@ -193,7 +196,7 @@ class Run:
     def load(self, **options: Any) -> SavedPolicy:
         """Return the policy as a function; ``options`` are those of `load`."""
         with self._given():
-            return load_policy(self.path, **options)
+            return load_policy(self.path, **{"trust": self._trust, **options})
 
     def _given(self) -> AbstractContextManager[None]:
         return giving(self.config.env, self._env)
@@ -283,9 +286,9 @@ def load(
         trust: import code that the options of the run name, even if another person made it.
         env: as in `Run`.
     """
-    return _opened(run, env, trust).load(
-        checkpoint=checkpoint, greedy=greedy, seed=seed, device=device, trust=trust
-    )
+    opened = _opened(run, env, trust)
+    trust |= opened._trust
+    return opened.load(checkpoint=checkpoint, greedy=greedy, seed=seed, device=device, trust=trust)
 
 
 def evaluate(
@@ -302,7 +305,7 @@ def evaluate(
     ``env`` and ``trust`` are those of `Run`, and the others those of `Run.evaluate`.
     """
     opened = _opened(run, env, trust)
-    return opened.evaluate(episodes, greedy=greedy, trust=trust, **options)
+    return opened.evaluate(episodes, greedy=greedy, **{"trust": trust | opened._trust, **options})
 
 
 def sweep(*, quiet: bool = False, **options: Any) -> Sweep:

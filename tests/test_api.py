@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from option_keywords import PATH, make_keywords
 
 import accel_rl
 from accel_rl.api import Run
+from accel_rl.cli.parse import make_config
 from accel_rl.envs.catch import Catch
 from accel_rl.envs.make import GIVEN, name_for_configs
 from accel_rl.runs.tables import read_rows
@@ -73,6 +75,22 @@ def test_run_plays_plots_films_and_shows_itself(run: Run, tmp_path: Path) -> Non
         -1.0 <= run.score <= 1.0 and repr(run) == f"Run({str(run.path)!r}, score={run.score:.4g})"
     )
     assert "data:image/png;base64" in run._repr_html_()
+
+
+def test_run_of_somebody_else_plots_and_acts_once_it_is_trusted(run: Run, tmp_path: Path) -> None:
+    theirs = tmp_path / "run"
+    shutil.copytree(run.path, theirs)
+    text = (theirs / "config.yaml").read_text()
+    (theirs / "config.yaml").write_text(text.replace(run.config.env, f"{__name__}:make_catch"))
+    with pytest.raises(ValueError, match="trust=true"):
+        Run(theirs).load()
+    trusted = Run(theirs, trust=True)
+    assert trusted.plot().path.exists() and trusted.load()(np.zeros((10, 5))) in (0, 1, 2)
+
+
+def test_home_directory_may_be_written_as_in_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert make_config({"run_dir": "~/run"}).run_dir == "/home/me/run"
 
 
 def test_policy_takes_one_observation_or_several(run: Run) -> None:

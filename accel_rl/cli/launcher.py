@@ -127,14 +127,18 @@ def _start(
 def _signals() -> Iterator[int]:
     """A descriptor that can be read when a signal has come, one byte for each: its number."""
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    before = {number: signal.signal(number, lambda *_: None) for number in stop_signals()}
-    wakeup = signal.set_wakeup_fd(writing)
+    is_main = threading.current_thread() is threading.main_thread()  # others hear of no signal
+    numbers = stop_signals() if is_main else ()
+    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+    wakeup = signal.set_wakeup_fd(writing) if is_main else -1
     try:
         yield reading
     finally:
-        signal.set_wakeup_fd(wakeup)
+        if is_main:
+            signal.set_wakeup_fd(wakeup)
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if handler is not None:  # None: it was written in C
+                signal.signal(number, handler)
         os.close(reading)
         os.close(writing)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -56,7 +57,7 @@ def make_config(options: Mapping[str, Any]) -> TrainConfig:
         ValueError: an option is unknown, ambiguous, given twice, of the wrong type, out of range or
             without effect. The message names the option and what is allowed.
     """
-    given = {key: exact_text(value) for key, value in options.items()}
+    given = {key: os.path.expanduser(exact_text(value)) for key, value in options.items()}
     run_dir, path = given.pop("resume", None), given.pop("config", None)
     file, found = None if path is None else Path(path), dict[str, Any]()
     if file is not None:

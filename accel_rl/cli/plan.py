@@ -9,6 +9,7 @@ from dataclasses import replace
 from time import perf_counter
 
 import psutil
+import torch
 
 from accel_rl.cli.help import PLAN
 from accel_rl.config import TrainConfig
@@ -78,7 +79,8 @@ def describe_plan(
 def _measure(config: TrainConfig, spec: EnvSpec) -> tuple[float, int]:
     """Steps a second that one learner samples on its share of the cores, and bytes of memory."""
     num = config.num_learners
-    ranks, cpus = Ranks(size=num, local_size=num), os.sched_getaffinity(0)
+    ranks = Ranks(size=num, local_size=num)
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     device = learner_device(config, ranks)
     share = sampler_share(config, ranks)
     share = replace(share, horizon=min(share.horizon, _MOST_STEPS), decorrelation_steps=0)
@@ -99,13 +101,12 @@ def _measure(config: TrainConfig, spec: EnvSpec) -> tuple[float, int]:
                 processes = [me, *me.children(recursive=True)]
                 return steps / gone, sum(each.memory_full_info().uss for each in processes)
     finally:
-        os.sched_setaffinity(0, cpus)
+        if cpus is not None:
+            os.sched_setaffinity(0, cpus)
 
 
 def _num_gpus(config: TrainConfig) -> int:
     """That the learners of a run here use."""
     if learner_device(config, Ranks()).type == "cpu":
         return 0
-    import torch
-
     return min(config.gpus or config.num_learners, torch.cuda.device_count())

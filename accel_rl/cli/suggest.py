@@ -69,7 +69,7 @@ def split(arguments: Sequence[str]) -> dict[str, str]:
         if key in given:
             raise ValueError(f"{key} is given twice")
         # As a shell does where it sees a path, of which not every one does behind key=.
-        given[key] = os.path.expanduser(text) if text.startswith("~") else text
+        given[key] = os.path.expanduser(text)
     return given
 
 

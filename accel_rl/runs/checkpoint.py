@@ -38,8 +38,9 @@ from accel_rl.parallel import FlatParameters, TeamError
 from accel_rl.runs.files import open_regular, write_whole
 
 FORMAT = 6
-NUM_KEPT = 3  # checkpoints of a run
 """raised when what a checkpoint holds changes"""
+NUM_KEPT = 3
+"""checkpoints of a run"""
 COUNTS = ("steps", "frames", "updates", "episodes", "training_seconds")
 _NAME = re.compile(r"steps_[0-9]{12,}\.pt")
 PART = ("algorithm", "sampler", "recurrent_state", "torch_rng")
@@ -271,7 +272,9 @@ def _remedy(damaged: Path) -> str:
     """Return what to do about a damaged checkpoint."""
     run_dir = damaged.parent.parent
     if damaged not in (best := best_path(run_dir), *(known := list_checkpoints(run_dir))):
-        return "delete it, and environments start new episodes"
+        if damaged.name.startswith("part_"):
+            return "delete it, and environments start new episodes"
+        return "name a run's directory, or a checkpoint in it"
     for path in (*reversed(known), best):
         with suppress(Exception):
             if path != damaged and _load(path, is_checked=True)["format"] == FORMAT:

@@ -17,6 +17,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from omegaconf import OmegaConf
 
@@ -100,7 +101,7 @@ def describe_machine(device: torch.device) -> str:
     return (
         f"accel_rl {__version__}{_commit()}, torch {torch.__version__}, "
         f"Python {platform.python_version()}, {platform.platform()}, {processor}, "
-        f"{len(available_cpus())} CPUs{gpu}, load {os.getloadavg()[0]:.1f}; "
+        f"{len(available_cpus())} CPUs{gpu}, load {psutil.getloadavg()[0]:.1f}; "
         f"command: {shlex.join(sys.orig_argv)}"
     )
 
@@ -111,7 +112,8 @@ def _commit() -> str:
     with suppress(OSError):
         head = (git / "HEAD").read_text().strip()
         if head.startswith("ref: "):
-            head = (git / head.removeprefix("ref: ")).read_text()
+            name, head = head.removeprefix("ref: "), ""
+            head = (git / name).read_text()
     return f" ({head[:8]})" if head else ""
 
 

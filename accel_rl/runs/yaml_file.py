@@ -10,6 +10,7 @@ Code that such a file names runs only if the signature holds or the user says so
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -96,7 +97,7 @@ def read_option_file(path: Path, *, trust: bool) -> dict[str, Any]:
 
     ``run_dir`` is left out: a run's own ``config.yaml`` names its own directory.
     """
-    if path.is_dir():
+    if os.path.isdir(path):  # which fails for no name
         raise ValueError(f"config={path} is a directory; name a file, as in {path}/config.yaml")
     tree = read_yaml(path, trust=trust)
     if not isinstance(tree, DictConfig) or not tree:

@@ -75,15 +75,17 @@ def evaluate(
         wanted = num_episodes // B + (np.arange(B) < num_episodes % B)
     played = np.zeros(B, np.int64)
     running = np.zeros(B, np.int64)  # steps of the running game, or a few less
+    is_given_up = np.zeros(B, np.bool_)
     episodes: list[Episode] = []
     num_lost = num_taken = 0
-    while ((played < wanted) & (running < max_episode_steps)).any():
+    while ((played < wanted) & (running < max_episode_steps) & ~is_given_up).any():
         sampler.collect(policy)
         running += T
         for episode in sampler.take_episodes():
             b = episode.env_index
             running[b] = 0
-            if played[b] >= wanted[b]:
+            is_given_up[b] |= episode.episode_length > max_episode_steps
+            if played[b] >= wanted[b] or is_given_up[b]:
                 continue
             if episode.is_lost:
                 num_lost += 1

@@ -32,6 +32,7 @@ from accel_rl.sweeps.report import NAMES, Panel, write_report
 from accel_rl.sweeps.slots import slots_here
 from accel_rl.system.console import complain, tell_error
 from accel_rl.system.lasting_console import LastingConsole
+from accel_rl.system.process_settings import directory, taking_back
 from accel_rl.system.signing import user_key
 from accel_rl.system.stopping import Interrupted, StopRequest
 from accel_rl.tools.intervals import METHOD
@@ -74,7 +75,8 @@ def _sweep(options: SweepOptions, runs: list[PlannedRun], console: Console) -> t
         raise ValueError(f"part={options.part} has no run: there are {len(runs)} in all")
     slots = slots_here(options, [run.config for run in mine])
     console.print(f"checking {len(mine)} runs", highlight=False)  # seconds, with many games
-    check_runs(mine)
+    with taking_back([directory()]):  # environments may change it, and paths are relative
+        check_runs(mine)
     sweep_dir = make_directory(options, runs)
     # A folder for each part, which also keeps two programs from doing the same part.
     output_dir = sweep_dir / "output" / (f"part_{number}_of_{total}" if total > 1 else "")

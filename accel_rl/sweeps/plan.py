@@ -32,6 +32,8 @@ from accel_rl.training.torch_setup import sampling_threads
 
 GROWING = ("env", "algo", "seed", "total_steps")
 """options of runs that may be given with ``resume``"""
+_MOST_NAME_BYTES = 200
+"""of a run's name, to which the names of its files add; file systems take 255"""
 MOST_RUNS = 10_000  # more would be a slip: planning them alone takes minutes
 
 
@@ -138,6 +140,8 @@ def plan_runs(
         name = "-".join([config.env, config.algo, str(config.seed)])
         name += "".join(f"-{key}-{value}" for key, value in varied.items())
         name = "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
+        if len(name.encode()) > _MOST_NAME_BYTES:
+            name = f"{name[:50]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
         for key in (name, repr(config)):
             if (first := known.setdefault(key, arguments)) is not arguments:
                 raise ValueError(

@@ -23,6 +23,7 @@ from accel_rl.sweeps.slots import Slot
 from accel_rl.system.processes import add_package_path
 from accel_rl.system.stopping import LAUNCHER_VARIABLE, STOP_SECONDS, StopRequest
 from accel_rl.training.evaluation import lacks_last_evaluation
+from accel_rl.training.metrics import has_reached_score
 
 State = Literal["waiting", "running", "stopping", "finished", "failed", "stopped"]
 
@@ -70,15 +71,17 @@ def note_if_finished(job: Job) -> None:
 
 
 def is_finished(run: PlannedRun, run_dir: Path) -> bool:
-    """Return whether the run has taken all its steps and its last evaluation.
+    """Return whether the run has reached its score, or taken all its steps and last evaluation.
 
     The last checkpoint says so, or ``metrics.csv`` if the checkpoints were removed.
     """
+    rows = read_rows(run_dir / "metrics.csv", "steps")
     if checkpoints := list_checkpoints(run_dir):
         steps: float = checkpoint_steps(checkpoints[-1])
     else:
-        rows = read_rows(run_dir / "metrics.csv", "steps")
         steps = rows[-1]["steps"] if rows else 0.0
+    if any(row["steps"] <= steps and has_reached_score(run.config, row) for row in rows):
+        return True
     return steps >= run.config.planned_steps and not lacks_last_evaluation(run_dir, run.config)
 
 

@@ -167,7 +167,8 @@ class StopRequest:
         traceback: TracebackType | None,
     ) -> None:
         for number, before in self._before.items():
-            signal.signal(number, before)  # type: ignore[arg-type]
+            if before is not None:  # None: it was written in C
+                signal.signal(number, before)  # type: ignore[arg-type]
 
     def _take_back(self) -> None:
         """Take back handlers of signals that other code, such as an environment, has changed."""

@@ -99,8 +99,8 @@ def package_run(run_dir: str | Path, options: PackageOptions) -> Package:
     """Make a directory from a saved run as the Hugging Face Hub expects the files of a model.
 
     The directory appears when all its files are complete, or not at all. With ``overwrite=True``
-    it replaces a package. The film is the run's ``game.mp4``. If the run has none, or
-    ``checkpoint`` is given, a game is filmed.
+    they replace those of a package. The film is the run's ``game.mp4``. If that is older than the
+    checkpoint, or ``checkpoint`` is given, a game is filmed.
 
     Args:
         run_dir: directory of the run.
@@ -149,9 +149,15 @@ def _appearing(out: Path) -> Iterator[Path]:
     try:
         yield folder
         with naming(out):
-            if out.exists():  # a package that is replaced
-                shutil.rmtree(out)
-            folder.rename(out)
+            if not out.exists():
+                folder.rename(out)
+                return
+            # A package is replaced, file by file: what else is there, such as .git, stays.
+            for name in {*_FILES, "README.md"}:
+                if (folder / name).exists():
+                    (folder / name).replace(out / name)
+                else:
+                    (out / name).unlink(missing_ok=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -162,7 +168,7 @@ def read_scores(run_dir: Path, steps: int) -> Scores | None:
     ``evaluation.json`` comes before ``evaluation.csv``, if they are about this policy, and
     ``metrics.csv``, the last games of training until then, is the last.
     """
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, KeyError):  # or of something else
         report = json.loads(read_text(run_dir / "evaluation.json"))
         if report["checkpoint_steps"] == steps and report["mean"] is not None:
             numbers = report["mean"], report["std"], report["num_games"]
@@ -180,7 +186,8 @@ def _film(
 ) -> str | None:
     """Write the film to ``folder``, or return why there is none."""
     game = run_dir / "game.mp4"
-    if options.checkpoint is None and game.is_file():
+    is_new = game.is_file() and game.stat().st_mtime >= checkpoint.stat().st_mtime
+    if options.checkpoint is None and is_new:
         shutil.copyfile(game, folder / FILM)
         return None
     try:

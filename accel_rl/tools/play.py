@@ -269,7 +269,8 @@ class _FilmedAtari(AtariEnv):
 def _rendered(picture: Any) -> Picture:
     if not isinstance(picture, np.ndarray) or picture.ndim != 3:
         raise EnvError(f"rendering gave no picture but a {type(picture).__name__}")
-    return picture.astype(np.uint8, copy=False)[:, :, :3]
+    shown = picture.astype(np.uint8, copy=False)[:, :, :3]
+    return np.broadcast_to(shown, (*shown.shape[:2], 3))  # of grey ones, too
 
 
 def _picture(observation: Array, name: str) -> Picture:

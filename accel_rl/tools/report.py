@@ -136,7 +136,11 @@ def _time_split(runs: Sequence[Path]) -> str:
     bars = ""
     for run in runs:
         rows = read_rows(run / "metrics.csv", "training_seconds")
-        shares = [np.nansum([row.get(name, 0.0) for row in rows]) / len(rows) for name in _PARTS]
+        seconds = np.diff([row["training_seconds"] for row in rows], prepend=0.0)
+        shares = [
+            np.nansum([row.get(name, 0.0) for row in rows] * seconds) / max(seconds.sum(), 1e-9)
+            for name in _PARTS
+        ]
         shares[-1] = max(0.0, 1 - sum(shares))
         pieces = "".join(
             f"<span style='background:{colour};width:{share:.2%}'>"

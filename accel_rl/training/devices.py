@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import zlib
+from typing import Any
 
 import torch
 from torch import nn
@@ -176,9 +177,6 @@ def gpu_nodes(num_learners: int, num_gpus: int) -> list[int | None]:
 
 
 def _node(index: int) -> int | None:
-    properties = torch.cuda.get_device_properties(index)
-    names = ("pci_domain_id", "pci_bus_id", "pci_device_id")
-    if not all(hasattr(properties, name) for name in names):  # torch tells since 2.8
-        return None
-    domain, bus, device = (getattr(properties, name) for name in names)
-    return gpu_numa_node(f"{domain:04x}:{bus:02x}:{device:02x}.0")
+    properties: Any = torch.cuda.get_device_properties(index)
+    place = properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id
+    return gpu_numa_node("{:04x}:{:02x}:{:02x}.0".format(*place))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,7 +44,7 @@ def take_initial(config: TrainConfig, agent: Agent) -> Initial:
     if config.init is None or config.resume is not None:
         return Initial()
     given = Path(config.init)
-    if not given.exists():
+    if not os.path.exists(given):  # which fails for no name
         raise ValueError(f"init={given} does not exist; name a run directory or a checkpoint")
     path = given if given.is_file() else find_checkpoint(given)
     saved = load_checkpoint(path)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from accel_rl.algos.optimizer import as_metric
+from accel_rl.config import TrainConfig
 from accel_rl.parallel import GradientSync, Team, TeamError
 from accel_rl.runs.tables import EPISODE_WINDOW
 from accel_rl.samplers.base import Episode
@@ -252,6 +253,13 @@ def merge_numbers(each: Iterable[Mapping[str, float]]) -> dict[str, float]:
             values.setdefault(name, []).append(value)
     how = {"_min": np.min, "_max": np.max}
     return {name: float(how.get(name[-4:], np.mean)(found)) for name, found in values.items()}
+
+
+def has_reached_score(config: TrainConfig, row: Mapping[str, float]) -> bool:
+    """Return whether the run stops at this row of metrics, see `TrainConfig.stop_at_score`."""
+    wanted = config.stop_at_score
+    is_high = wanted is not None and row["episode_return_raw_mean"] >= wanted
+    return is_high and row["episodes_in_window"] >= 20
 
 
 def is_due(interval: int, before: int, steps: int) -> bool:

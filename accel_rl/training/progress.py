@@ -133,7 +133,7 @@ class LivePanel:
         # The panel without curves has 9 lines; a few are left for what the run says.
         width, height = self._console.width - 4, self._console.height - 16
         parts = []
-        if self._points and height > 1 and not self._console.options.ascii_only:
+        if self._points and height > 1 and width > 30 and not self._console.options.ascii_only:
             steps, scores, speeds = zip(*self._points, strict=True)
             second = height // 3 if height > 18 else 0
             parts.append(curve("score", steps, scores, width, height - second))

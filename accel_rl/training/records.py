@@ -104,18 +104,19 @@ class Records:
         if self._progress is not None:
             evaluated = saved["evaluator"] if saved is not None else None
             evaluated_steps = self.steps if evaluated is None else evaluated["steps"]
-            self._trackers = Trackers(config.tracker, run_dir, plain_options(config), self._say)
             self._writer = MetricsWriter(
                 run_dir,
                 self.steps,
                 evaluated_steps,
                 tensorboard=TENSORBOARD in config.tracker,
-                send=self._trackers.log,
+                send=lambda row, steps: self._trackers.log(row, steps),
             )
             self._curve = CurveRows(() if saved is None else self._writer.metrics.earlier_rows())
             if saved is not None:
                 self.scores.set_state(saved["recorder"]["scores"])
                 self._learner_metrics.set_state(saved["recorder"]["learner_metrics"])
+            # Last, so that none stays open if a table is damaged.
+            self._trackers = Trackers(config.tracker, run_dir, plain_options(config), self._say)
         self._earlier_seconds = counts["training_seconds"]
         self._spent = {"evaluating": 0.0, "logging": 0.0, "saving": 0.0}
         self.begin(SamplerTimes(0.0, 0.0, 0.0))
@@ -173,6 +174,8 @@ class Records:
             FloatingPointError: learning has diverged.
         """
         is_row_due, saves = is_due(self._config.row_steps, self.steps, steps), self.saves_at(steps)
+        if self._team.ranks.size == 1:  # else a last evaluation that is killed takes the last row
+            is_row_due |= steps >= self._config.planned_steps > self.steps
         self.steps = steps
         self._own_updates = self._sync.num_updates
         self.updates = self._own_updates + self._others.num_updates
@@ -284,18 +287,21 @@ class Records:
         began = perf_counter()
         with suppress(Interrupted):  # the loop ends, and saves
             row = evaluator.evaluate(self.steps, stop)
-            if self._progress is None:  # the first learner has the games of all
-                return
-            score = row["episode_return_raw_mean"]
-            parameters = self._sync.parameters
-            save_if_best(self._run_dir, self.steps, score, parameters, evaluator.others)
-            self._writer.write_evaluation({"steps": self.steps, "frames": self.frames, **row})
-            said = "no game was finished"
-            if games := round(row["episodes"]):
-                said = f"score {score:.4g} in {games:,} game{'s' * (games > 1)}"
-            self._say(f"evaluation after {self.steps:,} steps: {said}")
-            self._has_unsaved_evaluation = True
+            if self._progress is not None:  # the first learner has the games of all
+                self._keep(row, evaluator)
         self.pause(perf_counter() - began)
+
+    def _keep(self, row: Mapping[str, float], evaluator: Evaluator) -> None:
+        """Write the row of an evaluation, and the policy if it is the best so far."""
+        score = row["episode_return_raw_mean"]
+        parameters = self._sync.parameters
+        save_if_best(self._run_dir, self.steps, score, parameters, evaluator.others)
+        self._writer.write_evaluation({"steps": self.steps, "frames": self.frames, **row})
+        said = "no game was finished"
+        if games := round(row["episodes"]):
+            said = f"score {score:.4g} in {games:,} game{'s' * (games > 1)}"
+        self._say(f"evaluation after {self.steps:,} steps: {said}")
+        self._has_unsaved_evaluation = True
 
     def _say(self, text: str) -> None:
         assert self._progress is not None, "only the first learner says anything"

@@ -19,7 +19,7 @@ from accel_rl.parallel import GradientSync, Ranks, StoreSync, Team
 from accel_rl.samplers.block import count_nothing
 from accel_rl.system.stopping import StopRequest
 from accel_rl.training.evaluation import Evaluator
-from accel_rl.training.metrics import OnRow
+from accel_rl.training.metrics import OnRow, has_reached_score
 from accel_rl.training.progress import Progress
 from accel_rl.training.records import Records
 
@@ -94,8 +94,7 @@ class Run(ABC):
         self.run_dir, self.stop = run_dir, stop
 
         def look(row: Mapping[str, float]) -> None:
-            wanted, score = self.config.stop_at_score, row["episode_return_raw_mean"]
-            is_over = wanted is not None and score >= wanted and row["episodes_in_window"] >= 20
+            is_over = has_reached_score(self.config, row)
             answer = None if on_row is None else on_row(row)
             if isinstance(answer, Mapping):
                 self.give_options(answer)

@@ -97,6 +97,11 @@ def test_game_of_the_longest_length_counts_and_one_that_is_longer_ends_the_evalu
         result = evaluate(sampler, zeros, num_episodes=4, max_episode_steps=50)
         assert [game.episode_length for game in result.episodes] == [50, 50]
         assert result.num_unfinished == 2
+    # Also one that ends while others are waited for.
+    factory = functools.partial(ScriptedEnv, "." * 12 + "t")
+    with SerialSampler(factory, config=config(num_envs=2, horizon=20), seed=2) as sampler:
+        result = evaluate(sampler, zeros, num_episodes=2, max_episode_steps=12)
+        assert (result.episodes, result.num_unfinished) == ([], 2)
         for numbers in ({}, {"num_steps": 1, "num_episodes": 1}):
             with pytest.raises(ValueError, match="give one of them"):
                 evaluate(sampler, zeros, max_episode_steps=50, **numbers)

@@ -58,6 +58,11 @@ def test_names_have_what_varies_and_lists_and_ranges_are_read(
         assert {run.config.info_keys for run in runs} == {("step", "x")}
 
 
+def test_long_names_of_runs_are_short_enough_for_files_and_differ() -> None:
+    runs = plan_runs({"env": "catch", "run_dir": "a", "init": f"{'a' * 299}/b,{'a' * 299}/c"})
+    assert all(len(run.name) < 200 for run in runs) and runs[0].name != runs[1].name
+
+
 REFUSED = [
     ("", "a sweep needs lists of options, as in algo=a2c,ppo env=pong seed=0,1,2"),
     ("seed=0,1,0", "runs seed=0 and seed=0 are the same, or would both be called"),

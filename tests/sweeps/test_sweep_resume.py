@@ -49,6 +49,16 @@ def run_dir(tmp_path: Path) -> Path:
     return run_dir
 
 
+def test_run_that_has_reached_its_score_is_finished(tmp_path: Path) -> None:
+    options = {**OPTIONS, "total_steps": "1200", "stop_at_score": "-1"}
+    (tmp_path / "runs").mkdir()
+    trained(tmp_path / "runs" / "catch-a2c-0", *(f"{k}={v}" for k, v in options.items()))
+    (job,) = plan(tmp_path, **options)
+    assert job.state == "finished"
+    (job,) = plan(tmp_path, **options | {"stop_at_score": "2"})
+    assert job.state != "finished"
+
+
 @pytest.mark.slow
 def test_finished_run_without_checkpoints_is_finished_and_untouched(
     run_dir: Path, tmp_path, capsys

@@ -87,6 +87,12 @@ def test_command_names_what_differs_from_the_preset_for_this_kind_of_observation
     assert command_of(config) == f"accel_rl train algo=ppo env={env} seed=0 learner.lr=0.5"
 
 
+def test_shares_of_the_time_are_those_of_the_whole_run(tmp_path: Path) -> None:
+    rows = "steps,training_seconds,learning_share\n8,99,0.9\n9,100,0.1\n"
+    (tmp_path / "metrics.csv").write_text(rows)
+    assert "width:89.20%'>89%" in module._time_split([tmp_path])
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_one_machine_with_another_load_and_command_is_one_machine(sweep) -> None:
     log = sweep / "runs" / "low-1" / "train.log"

@@ -76,6 +76,8 @@ def test_moments_of_observations_come_along(tmp_path: Path) -> None:
 def test_what_cannot_be_started_from_is_refused(source: Path, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack, pytest.raises(ValueError, match=r"init=.*not exist"):
         built(stack, f"init={tmp_path / 'nothing'}")
+    with contextlib.ExitStack() as stack, pytest.raises(ValueError, match=r"checkpoint.*; name a"):
+        built(stack, f"init={source / 'config.yaml'}")
     with contextlib.ExitStack() as stack, pytest.raises(ValueError, match="no parameter with the"):
         built(stack, "algo=sac", "env=control_envs:Swing", f"init={source}")
     with pytest.raises(ValueError, match=r"init=.* cannot be given with resume=.*begun with none"):

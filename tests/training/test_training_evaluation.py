@@ -118,6 +118,19 @@ def test_failure_after_an_evaluation_leaves_the_checkpoint_of_that_step(
     assert len(rows_of(tmp_path / "evaluation.csv")) == 1
 
 
+def test_last_row_is_there_before_the_last_evaluation_begins(tmp_path: Path, monkeypatch) -> None:
+    """It takes minutes, in which the run may be killed."""
+    seen, evaluate = [], Evaluator.evaluate
+
+    def look(evaluator: Evaluator, steps: int, stop: StopRequest) -> dict[str, float]:
+        seen.append((steps, rows_of(tmp_path / "metrics.csv")[-1]["steps"]))
+        return evaluate(evaluator, steps, stop)
+
+    monkeypatch.setattr(Evaluator, "evaluate", look)
+    trained(tmp_path, *BRIEF, "evaluation_interval=40")
+    assert seen == [(40, "40")]
+
+
 def test_run_too_short_for_an_evaluation_lacks_none(tmp_path: Path) -> None:
     for interval, lacks in ((0, False), (2000, False), (1000, True)):
         options = ["env=catch", "total_steps=1500", f"evaluation_interval={interval}"]

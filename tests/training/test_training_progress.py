@@ -131,6 +131,8 @@ def test_from_the_first_second_on_random_first_steps_are_shown_and_nothing_is_re
     progress.prepare(4_000, 16_000)
     assert "4000 of about 16.0k" in "\n".join(render(progress._live.renderable, 80))
     progress.show(status())
+    console.width = 9  # as after a change of the window
+    progress.show(status())
     progress.close()
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert not re.search(rf"{ESCAPE}\[(\d+;)*31m|249;38;114", text)

@@ -127,7 +127,7 @@ def test_last_row_is_there_before_the_last_evaluation_begins(tmp_path: Path, mon
         return evaluate(evaluator, steps, stop)
 
     monkeypatch.setattr(Evaluator, "evaluate", look)
-    trained(tmp_path, *BRIEF, "evaluation_interval=40")
+    trained(tmp_path, *BRIEF[:1], "evaluation_interval=40", *BRIEF[2:])
     assert seen == [(40, "40")]
 
 

@@ -13,6 +13,7 @@ import base64
 import csv
 import html
 import math
+import os
 import signal
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -93,7 +94,7 @@ class Run:
         Raises:
             ValueError: there is no run.
         """
-        self.path = Path(path).expanduser()
+        self.path = _path(path)
         self.stopped_by: signal.Signals | None = None
         self._env = None if isinstance(env, str) else env
         self._trust = trust
@@ -146,7 +147,7 @@ class Run:
             x: unit of the horizontal axis.
             out: file; None: in the directory of the run.
         """
-        path = self.path / PlotOptions(what=what).path if out is None else Path(out)
+        path = self.path / PlotOptions(what=what).path if out is None else _path(out)
         own = {"overwrite": True, "trust": self._trust}
         plot([self.path], PlotOptions(what=what, x=x, out=str(path), **own))
         return Picture(path)
@@ -167,7 +168,7 @@ class Run:
             quiet: show no progress.
             **options: other options of `PlayOptions`, such as ``seed=1`` for another game.
         """
-        path = self.path / "game.mp4" if out is None else Path(out)
+        path = self.path / "game.mp4" if out is None else _path(out)
         own = {"overwrite": True, "trust": self._trust, **options}
         chosen = PlayOptions(out=str(path), greedy=greedy, **own)
         with self._given():
@@ -189,7 +190,7 @@ class Run:
             quiet: as in `train`.
             **options: options that differ from before, such as ``lr``.
         """
-        own = {"resume": self.path, "total_steps": total_steps}
+        own = {"resume": self.path, "total_steps": total_steps, "trust": self._trust or None}
         with self._given():
             return _train(own, options, self._env, on_row, quiet)
 
@@ -238,7 +239,8 @@ def train(
 ) -> Run:
     """Train, and return the run.
 
-    Ctrl-C ends the run within seconds, saves everything, and is in ``stopped_by`` of the run.
+    Ctrl-C, SIGTERM or SIGHUP ends the run within seconds, saves everything, and is in
+    ``stopped_by`` of the run; the program goes on.
 
     Args:
         algo: name of a preset, or ``module:function``; None: a2c.
@@ -376,6 +378,10 @@ def _name(env: Callable[..., Any]) -> str:
             f"env is {env!r}; it must be a name, or a function or class that makes an environment"
         )
     return name_for_configs(env)
+
+
+def _path(given: str | PathLike[str]) -> Path:
+    return Path(os.path.expanduser(given))
 
 
 def _values(value: Any) -> str:

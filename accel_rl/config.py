@@ -146,6 +146,7 @@ class TrainConfig:
         require(self, "from 0 to 2**63 - 1", lambda value: 0 <= value < 2**63, *sizes)
         require(self, "at least 0", lambda value: value >= 0, "gpus")
         require(self, "above 0", lambda value: value > 0, "max_minutes", "checkpoint_minutes")
+        require(self, "a number", lambda value: value == value, "stop_at_score")
         check_trackers(self.tracker)
         if self.run_dir == "":
             raise ValueError("run_dir= names no directory; name one, or leave it out")

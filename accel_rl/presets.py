@@ -502,7 +502,7 @@ def btr(batch_size: int | None = None, is_image: bool = True) -> TrainConfig:
         training_intensity=4.0,  # 256 / 64
         learning_starts=200_000,
         buffer_size=1_048_576,
-        target_update_interval=500 * num_envs,
+        target_update_interval=125 * batch_size,  # 500 updates
         max_gradient_norm=10.0,
         epsilon_final=0.01,
         epsilon_steps=2_000_000,

@@ -199,13 +199,15 @@ class Factored(Distribution):
         for i, (begin, end) in enumerate(pairwise(ends)):
             place[i, : end - begin] = np.arange(begin, end)
         self._place = torch.tensor(place, device=device)
+        self._last = torch.tensor(counts, device=device) - 1
 
     def draw(self, outputs: Tensor, noise: Tensor, mask: Tensor | None = None) -> Tensor:
         logits = self._logits(outputs)
         N, k, m = logits.shape
         allowed = (logits > torch.finfo(logits.dtype).min).view(N * k, m)
         drawn = sample_categorical(logits.view(N * k, m), noise.flatten(), allowed)
-        return self._action(drawn.view(N, k))
+        # Nothing is allowed where an environment waits for its reset, and its action is ignored.
+        return self._action(drawn.view(N, k).minimum(self._last))
 
     def mode(self, outputs: Tensor) -> Tensor:
         return self._action(self._logits(outputs).argmax(2))

@@ -324,7 +324,7 @@ class DQN(ReplayLearner):
         """Continue. Without a replay in ``state``, it first waits ``learning_starts`` more steps.
 
         Args:
-            state: the value that `get_state` returned, perhaps in an older version.
+            state: the value that `get_state` returned.
         """
         super().set_state(state)
         self._target.from_named_(self._target.parameter, state["target"])

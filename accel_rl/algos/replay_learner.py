@@ -80,7 +80,7 @@ class ReplayLearner(Learner):
         """Continue. Without a replay in ``state``, it first waits ``learning_starts`` more steps.
 
         Args:
-            state: the value that `get_state` returned, perhaps in an older version.
+            state: the value that `get_state` returned.
         """
         if "generator" in state:
             restore(self._generator, state["generator"])

@@ -160,6 +160,8 @@ class SAC(ReplayLearner):
         self, agent: BoundedAgent, config: SACConfig, sync: GradientSync, task: LearnerSpec
     ) -> None:
         super().__init__(agent, config, sync, task)
+        if config.alpha is not None:  # init=RUN has brought that of another run
+            agent.model.log_alpha.detach().fill_(log(config.alpha))
         self._target = copy.deepcopy(agent.model.critics).requires_grad_(False)
         self._targets = list(self._target.parameters())
         self._critics = list(agent.model.critics.parameters())
@@ -202,6 +204,7 @@ class SAC(ReplayLearner):
             noise: standard normal numbers ``[2, N, D]``, for the actions after the transitions and
                 before them.
         """
+        taken = self.agent.unit(batch.action)  # not in autocast, which knows no float16 on a CPU
         with self.autocast():
             model, valid = self.agent.model, batch.valid
             seen, behind = flat(batch.observation), flat(batch.next_observation)
@@ -210,7 +213,7 @@ class SAC(ReplayLearner):
                 next_action, next_log_prob = squash(*self._gaussian(behind), noise[0])
                 next_value = self._target(torch.cat((behind, next_action), 1)).float()
                 target = soft_target(batch.reward, batch.discount, next_value, next_log_prob, alpha)
-            value = model.critics(torch.cat((seen, self.agent.unit(batch.action)), 1)).float()
+            value = model.critics(torch.cat((seen, taken), 1)).float()
             action, log_prob = squash(*self._gaussian(seen), noise[1])
             pairs = torch.cat((seen, action), 1)
             judged = model.critics(pairs, are_constant=True).float().amin(0)

@@ -197,12 +197,10 @@ def categorical_loss(logits_tm1: Tensor, action_tm1: Tensor, target: Tensor) -> 
     return QLoss(loss, divergence.clamp(MIN_PRIORITY, MAX_PRIORITY))
 
 
-def quantile_loss(
-    quantile_tm1: Tensor, action_tm1: Tensor, target: Tensor, level: Tensor, delta: float = 1.0
-) -> QLoss:
+def quantile_loss(quantile_tm1: Tensor, action_tm1: Tensor, target: Tensor, level: Tensor) -> QLoss:
     """Quantile Huber loss of ``K`` quantiles against ``J`` targets.
 
-    ``sum_k mean_j |level_k - 1{error_kj < 0}| huber(error_kj) / delta``, where ``error_kj`` is
+    ``sum_k mean_j |level_k - 1{error_kj < 0}| huber(error_kj)``, where ``error_kj`` is
     ``target_j - Z_k(s, a)`` (Dabney et al. 2018, arXiv:1806.06923, equation 3; with evenly spaced
     levels QR-DQN, arXiv:1710.10044, equation 10). The priority is the mean of all ``|error_kj|``.
 
@@ -217,7 +215,7 @@ def quantile_loss(
     error = target.detach().unsqueeze(1) - predicted.unsqueeze(2)  # [N, K, J]
     size = error.abs()
     weight = (level.unsqueeze(2) - (error < 0).to(level.dtype)).abs()
-    loss = (weight * _huber(size, delta) / delta).mean(2).sum(1)
+    loss = (weight * _huber(size, 1.0)).mean(2).sum(1)
     return QLoss(loss, size.detach().mean((1, 2)).clamp(MIN_PRIORITY, MAX_PRIORITY))
 
 

@@ -186,7 +186,8 @@ def probe(factory: EnvFactory, look: Callable[[Any], _Found]) -> _Found:
             made = env = call_factory(factory, 0)
             if isinstance(made, Batched):
                 env = made.make(1)
-        if not isinstance(made, Batched) and not is_environment(made):
+            is_fitting = isinstance(made, Batched) or is_environment(made)
+        if not is_fitting:
             close_quietly(env)
             raise EnvError(
                 f"environment {name} is a {type(env).__name__}, which lacks methods of "

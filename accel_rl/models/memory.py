@@ -222,7 +222,7 @@ class Memory(nn.Module):
 
     Args:
         width: ``F``, numbers of its output.
-        num_inputs: ``I``, numbers of its input. None: ``F``.
+        num_inputs: ``I``, numbers of its input.
 
     Attributes:
         state_size: numbers of the state, ``S``.
@@ -232,10 +232,9 @@ class Memory(nn.Module):
     num_parts: ClassVar[int]
     """parts of the state, each ``[B, F]``; the first is the output"""
 
-    def __init__(self, width: int, num_inputs: int | None = None) -> None:
+    def __init__(self, width: int, num_inputs: int) -> None:
         super().__init__()
         self.state_size = self.num_parts * width
-        num_inputs = width if num_inputs is None else num_inputs
         self.input = nn.Linear(num_inputs, self.num_gates * width)
         self.recurrent = nn.Linear(width, self.num_gates * width, bias=False)
         for layer in (self.input, self.recurrent):

@@ -162,6 +162,8 @@ class RolloutSampler(PoolSampler):
     def __init__(self, env: str | Callable[[], Any], config: SamplerConfig, seed: int) -> None:
         super().__init__(env, config, seed)
         self.env_options: dict[str, Any] | None = None
+        self._options: dict[str, Any] | None = None
+        self._given_in = -1  # generation of the environments that have them
         self._told: set[str] = set()
         self._stage: Literal["ready", "collecting", "finishing"] = "ready"
         self._waiting = self._in_policy = 0.0
@@ -228,9 +230,12 @@ class RolloutSampler(PoolSampler):
             return self.rollout
 
     def _give_options(self) -> None:
-        options, self.env_options = self.env_options, None
-        if options is not None:
-            given = dict.fromkeys(range(self.config.num_envs), (options,))
+        if self.env_options is not None:
+            self._options, self.env_options, self._given_in = self.env_options, None, -1
+        # Again where a worker was replaced, also while the others take them.
+        while self._options is not None and self._given_in != self._pool.generation:
+            self._given_in = self._pool.generation
+            given = dict.fromkeys(range(self.config.num_envs), (self._options,))
             for answer in self._pool.call(Request(keep_options, given)).values():
                 if answer.error:
                     raise ValueError(

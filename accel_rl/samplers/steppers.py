@@ -114,7 +114,7 @@ class OneByOne:
         arrays = (rollout.action, *rollout.results)
         self._views: list[Any] = [  # [T * B]
             each.reshape(-1).data
-            if each.ndim == 2 and each.dtype.char not in "Ve"  # structs and float16 have none
+            if each.ndim == 2 and each.dtype.char not in "Veg"  # of which memory views read none
             else each.reshape(-1, *each.shape[2:])
             for each in arrays
         ]

@@ -32,7 +32,7 @@ from accel_rl.training.torch_setup import sampling_threads
 
 GROWING = ("env", "algo", "seed", "total_steps")
 """options of runs that may be given with ``resume``"""
-_MOST_NAME_BYTES = 200
+_MOST_NAME_BYTES = 240
 """of a run's name, to which the names of its files add; file systems take 255"""
 MOST_RUNS = 10_000  # more would be a slip: planning them alone takes minutes
 

@@ -75,14 +75,17 @@ def is_finished(run: PlannedRun, run_dir: Path) -> bool:
 
     The last checkpoint says so, or ``metrics.csv`` if the checkpoints were removed.
     """
-    rows = read_rows(run_dir / "metrics.csv", "steps")
-    if checkpoints := list_checkpoints(run_dir):
+    planned, checkpoints = run.config.planned_steps, list_checkpoints(run_dir)
+    needs_rows = not checkpoints or run.config.stop_at_score is not None
+    rows = read_rows(run_dir / "metrics.csv", "steps") if needs_rows else []
+    if checkpoints:
         steps: float = checkpoint_steps(checkpoints[-1])
     else:
         steps = rows[-1]["steps"] if rows else 0.0
-    if any(row["steps"] <= steps and has_reached_score(run.config, row) for row in rows):
+    last = min(steps, planned - 1)  # at its end a run goes on to its last evaluation
+    if any(row["steps"] <= last and has_reached_score(run.config, row) for row in rows):
         return True
-    return steps >= run.config.planned_steps and not lacks_last_evaluation(run_dir, run.config)
+    return steps >= planned and not lacks_last_evaluation(run_dir, run.config)
 
 
 def _attempts(job: Job) -> list[Path]:

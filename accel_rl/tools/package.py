@@ -99,8 +99,8 @@ def package_run(run_dir: str | Path, options: PackageOptions) -> Package:
     """Make a directory from a saved run as the Hugging Face Hub expects the files of a model.
 
     The directory appears when all its files are complete, or not at all. With ``overwrite=True``
-    they replace those of a package. The film is the run's ``game.mp4``. If that is older than the
-    checkpoint, or ``checkpoint`` is given, a game is filmed.
+    they replace those of a package, one after the other. The film is the run's ``game.mp4``. If
+    that is older than the checkpoint, or ``checkpoint`` is given, a game is filmed.
 
     Args:
         run_dir: directory of the run.
@@ -153,7 +153,7 @@ def _appearing(out: Path) -> Iterator[Path]:
                 folder.rename(out)
                 return
             # A package is replaced, file by file: what else is there, such as .git, stays.
-            for name in {*_FILES, "README.md"}:
+            for name in (*_FILES, "README.md"):
                 if (folder / name).exists():
                     (folder / name).replace(out / name)
                 else:

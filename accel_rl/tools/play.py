@@ -267,7 +267,7 @@ class _FilmedAtari(AtariEnv):
 
 
 def _rendered(picture: Any) -> Picture:
-    if not isinstance(picture, np.ndarray) or picture.ndim != 3:
+    if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.shape[2] == 2:
         raise EnvError(f"rendering gave no picture but a {type(picture).__name__}")
     shown = picture.astype(np.uint8, copy=False)[:, :, :3]
     return np.broadcast_to(shown, (*shown.shape[:2], 3))  # of grey ones, too

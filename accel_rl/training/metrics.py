@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
-from math import isfinite
+from math import isfinite, nan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -258,8 +258,9 @@ def merge_numbers(each: Iterable[Mapping[str, float]]) -> dict[str, float]:
 def has_reached_score(config: TrainConfig, row: Mapping[str, float]) -> bool:
     """Return whether the run stops at this row of metrics, see `TrainConfig.stop_at_score`."""
     wanted = config.stop_at_score
-    is_high = wanted is not None and row["episode_return_raw_mean"] >= wanted
-    return is_high and row["episodes_in_window"] >= 20
+    if wanted is None or not row.get("episodes_in_window", 0.0) >= 20:
+        return False
+    return row.get("episode_return_raw_mean", nan) >= wanted
 
 
 def is_due(interval: int, before: int, steps: int) -> bool:

@@ -174,7 +174,8 @@ class Records:
             FloatingPointError: learning has diverged.
         """
         is_row_due, saves = is_due(self._config.row_steps, self.steps, steps), self.saves_at(steps)
-        if self._team.ranks.size == 1:  # else a last evaluation that is killed takes the last row
+        if self._team.ranks.size == 1 and self._config.learner.in_rollouts:
+            # The last row at once, since a run may be killed in its last evaluation.
             is_row_due |= steps >= self._config.planned_steps > self.steps
         self.steps = steps
         self._own_updates = self._sync.num_updates

@@ -462,7 +462,7 @@ class VectorEnv(gymnasium.vector.VectorEnv[Any, Any, Array]):
         """Go on from a state of this vector environment or of one like it; return observations.
 
         Raises:
-            ValueError: the state is of other environments.
+            ValueError: the state is of other environments, or of another autoreset mode.
         """
         self._check()
         row = self._pool.arrays.rollout.observation[1]

@@ -16,6 +16,7 @@ from tiers import PROCESSES, SLOW
 
 from accel_rl.envs import make_env_factory
 from accel_rl.samplers import ParallelSampler, SamplerConfig, SerialSampler
+from accel_rl.system.topology import warn_once
 
 FILE = re.escape(faulty_envs.__file__)
 CONFIG = SamplerConfig(
@@ -117,6 +118,7 @@ def test_fault_in_close_of_a_worker_is_a_warning_with_file_and_line(name: str, c
 
 
 def test_fault_in_close_of_a_serial_sampler_is_a_warning_with_file_and_line(caplog) -> None:
+    warn_once.cache_clear()
     collect(SerialSampler, "raises_in_close")
     (said,) = caplog.messages
     assert re.search(FAULTS["raises_in_close"].says + ".*" + place_of("raises_in_close"), said)

@@ -428,5 +428,9 @@ def test_options_reach_environments_where_a_worker_has_died_between_two_rollouts
         psutil.Process(sampler._pool._workers.processes[1].pid).kill()
         sampler.env_options = {"low": 0.19, "high": 0.2}
         rollout = sampler.collect(zeros)
-    first = rollout.observation[1:, :2][rollout.episode_ended[:, :2]]
-    assert len(first) and (first >= np.float32(0.19)).all()
+        for _ in range(2):
+            first = rollout.observation[1:][rollout.episode_ended]
+            assert len(first) and (first >= np.float32(0.19)).all()
+            psutil.Process(sampler._pool._workers.processes[0].pid).kill()
+            sampler.collect(zeros)  # where it is replaced
+            rollout = sampler.collect(zeros)

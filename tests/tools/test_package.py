@@ -224,6 +224,8 @@ def test_card_without_a_finished_game_has_no_metric(run_dir, no_film) -> None:
 def test_film_is_that_of_the_run_unless_a_checkpoint_is_given(run_dir) -> None:
     (run_dir / "game.mp4").write_text("a film")
     assert (packaged(run_dir) / "replay.mp4").read_text() == "a film"
+    os.utime(run_dir / "game.mp4", (0, 0))  # older than the checkpoint
+    assert (packaged(run_dir, overwrite=True) / "replay.mp4").read_bytes() != b"a film"
     (run_dir / "package" / "LICENSE").write_text("of the user")
     film = packaged(run_dir, checkpoint=40, overwrite=True) / "replay.mp4"
     assert (run_dir / "package" / "LICENSE").exists()

@@ -376,8 +376,8 @@ class Replay:
         newest, num = observation, self.spec.num_finals
         if self.spec.frame_stack > 1:
             newest = observation[:, -1]
-        place = torch.arange(self._num_finals, self._num_finals + M, device=self.device) % num
-        _store(self._finals, place, newest, slice(M))
+        for offset, place, n in runs_of(self._num_finals, self._num_finals + M, num):
+            _store(self._finals, slice(place, place + n), newest, slice(offset, offset + n))
         self._count_finals(self._num_finals + M)
 
     def _count_finals(self, num: int) -> None:
@@ -428,7 +428,7 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=True)
 
 
-def _store(own: Any, at: slice | Tensor, given: Any, rows: slice) -> None:
+def _store(own: Any, at: slice, given: Any, rows: slice) -> None:
     """Write the ``rows`` of every leaf of ``given`` to the places ``at`` of those of ``own``."""
     map_leaves(lambda kept, new: setitem(kept, at, new[rows]), own, given)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from accel_rl.algos.replay.spec import ReplaySpec, runs_of
+from accel_rl.algos.replay.memory import Replay
+from accel_rl.algos.replay.sequences import SequenceReplay
+from accel_rl.algos.replay.spec import runs_of
 
 FAN_OUT = 128
 """children of a node, so that a million leaves need three levels, and each operation a few array
@@ -75,34 +77,6 @@ class SumTree:
         return node
 
 
-class Drawable(Protocol):
-    """A replay of single steps, or one of sequences, which then count as the steps do here.
-
-    Attributes:
-        spec: What it holds.
-        device: Where it lies.
-        num_slots: Places of each environment.
-        low: Number of the first step that can be drawn.
-        high: Number behind the last one.
-    """
-
-    spec: ReplaySpec
-    device: torch.device
-
-    @property
-    def num_slots(self) -> int: ...
-
-    @property
-    def low(self) -> int: ...
-
-    @property
-    def high(self) -> int: ...
-
-    def are_valid(self, step: Tensor, env: Tensor) -> Tensor:
-        """Which steps, of one shape with ``env``, count for something, bool."""
-        ...
-
-
 class Priorities:
     """Draws steps of ``replay`` in proportion to ``priority ** alpha``.
 
@@ -112,7 +86,7 @@ class Priorities:
     of the sum of its own (stratified), with replacement.
     """
 
-    def __init__(self, replay: Drawable, alpha: float, default: float) -> None:
+    def __init__(self, replay: Replay | SequenceReplay, alpha: float, default: float) -> None:
         self._replay = replay
         self._alpha = alpha
         self._default = default**alpha

@@ -206,10 +206,13 @@ class SequenceReplay:
         final = self.steps.observations(step[at] + 1, env[source], finals[at])
         number = torch.arange(len(source), device=self.device)
 
+        def as_bytes(x: Tensor) -> Tensor:  # torch assigns no uint16 by index
+            return x.unsqueeze(-1).view(torch.uint8)
+
         def widen(rows: Tensor, ends: Tensor) -> Tensor:
             given = rows.view(R, N, *rows.shape[1:])
             more = given[:, source]
-            more[final_row + 1, number] = ends
+            as_bytes(more)[final_row + 1, number] = as_bytes(ends)
             return torch.cat((given, more), 1).flatten(0, 1)
 
         return map_leaves(widen, observation, final)

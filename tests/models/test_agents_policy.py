@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from accel_rl.agents import PolicyAgent, QAgent, sample_categorical
-from accel_rl.agents.distributions import masked
+from accel_rl.agents.distributions import Factored, masked
 from accel_rl.models import QHead, make_model
 from accel_rl.spaces import Leaf
 
@@ -40,6 +40,14 @@ def test_mask_of_any_dtype_allows_what_is_not_zero(dtype: str) -> None:
     logits = masked(torch.zeros(64, 4), mask)
     noise = torch.linspace(0, np.nextafter(1.0, 0.0), 64, dtype=torch.float64)
     assert set(sample_categorical(logits, noise, mask).tolist()) == {1, 2}
+
+
+def test_where_nothing_is_allowed_an_action_is_one_of_the_space() -> None:
+    """An environment that waits for its reset has a mask of zeros; its action is ignored."""
+    leaf = Leaf((2,), np.dtype(np.int64), 0, (1, 2))
+    lowest = torch.full((1, 5), torch.finfo(torch.float32).min)
+    action = Factored(leaf, [2, 3], torch.device("cpu")).draw(lowest, torch.full((1, 2), 0.99))
+    assert (action <= torch.tensor([1, 2])).all()
 
 
 class Boltzmann(QAgent):

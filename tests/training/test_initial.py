@@ -73,6 +73,14 @@ def test_moments_of_observations_come_along(tmp_path: Path) -> None:
         assert all(np.array_equal(found[name], expected[name]) for name in expected)
 
 
+def test_a_fixed_weight_of_the_entropy_is_the_one_that_is_given(tmp_path: Path) -> None:
+    own = ["algo=sac", *SMALL_OPTIONS["sac"]]
+    path = trained(tmp_path / "run", *own)
+    with contextlib.ExitStack() as stack:
+        model = built(stack, *own, f"init={path}", "alpha=0.05").agent.model
+    assert model.log_alpha.exp().item() == pytest.approx(0.05)
+
+
 def test_what_cannot_be_started_from_is_refused(source: Path, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack, pytest.raises(ValueError, match=r"init=.*not exist"):
         built(stack, f"init={tmp_path / 'nothing'}")

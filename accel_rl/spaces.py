@@ -42,7 +42,7 @@ class Leaf:
         low: the smallest values, inclusive: one number, or one for each element, flat. None: no
             limit.
         high: the largest values, in the same form.
-        is_clipped: True: floats beyond the bounds are allowed, and clipped by the environment.
+        is_clipped: True: floats beyond the bounds are allowed, and left to the environment.
         channels: which axis of a picture has its channels, ``first`` or ``last``. None: its sizes
             say it.
 

@@ -50,11 +50,6 @@ class QModel(nn.Module):
     has. With ``K`` = 1 the output are values.
     """
 
-    def __call__(self, observation: Tensor) -> Tensor:
-        """As `forward`; `nn.Module` leaves it untyped."""
-        output: Tensor = super().__call__(observation)
-        return output
-
 
 class RandomLayer(nn.Linear):
     """A layer that takes random numbers where `with_noise` gives it some, and else takes none."""

@@ -23,18 +23,11 @@ class Watcher:
     Args:
         processes: Descriptors of the other learners' processes (pidfds), by rank.
         has_left: Returns whether a rank that has ended had announced its end.
-        patience_seconds: How long the main thread has for calling `rest`.
     """
 
-    def __init__(
-        self,
-        processes: Mapping[int, int],
-        has_left: Callable[[int], bool],
-        patience_seconds: float = PATIENCE_SECONDS,
-    ) -> None:
+    def __init__(self, processes: Mapping[int, int], has_left: Callable[[int], bool]) -> None:
         self._running = {descriptor: rank for rank, descriptor in processes.items()}
         self._has_left = has_left
-        self._patience_seconds = patience_seconds
         self._rest = os.eventfd(0, os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._watch, name="learner watch", daemon=True)
         self._thread.start()
@@ -59,7 +52,7 @@ class Watcher:
         with contextlib.suppress(Exception):  # the store may be gone, too
             if self._has_left(rank):
                 return
-        if select.select([self._rest], [], [], self._patience_seconds)[0]:
+        if select.select([self._rest], [], [], PATIENCE_SECONDS)[0]:
             return
         print(f"error: learner {rank} has ended, and this one waits for it", file=sys.stderr)
         sys.stderr.flush()

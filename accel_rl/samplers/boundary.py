@@ -94,7 +94,7 @@ class EpisodeTracker:
         order = order[counts[order]]
         t, b = t[order], b[order]
         places = zip(t.tolist(), b.tolist(), strict=True)
-        is_lost = [place in lost for place in places] if lost else None
+        is_lost = [place in lost for place in places]
         infos = self._infos(rollout, t, b)
         self._keep(b, ended[:, order], rollout.truncated[t, b], is_lost, infos)
 
@@ -138,14 +138,13 @@ class EpisodeTracker:
         columns: NDArray[np.int64],
         sums: NDArray[np.float64],
         truncated: NDArray[np.bool_],
-        is_lost: list[bool] | None,
+        is_lost: list[bool],
         infos: Iterable[Mapping[str, float]],
     ) -> None:
-        """Note ended episodes, ``[n]``. ``is_lost`` is None if none of them is lost."""
+        """Note ended episodes, ``[n]``."""
         episode_return, clipped_return, length = sums.tolist()
-        lost = repeat(False, len(columns)) if is_lost is None else is_lost
         values = (columns.tolist(), episode_return, clipped_return, map(int, length))
-        more = (truncated.tolist(), lost, infos)
+        more = (truncated.tolist(), is_lost, infos)
         self._ended.extend(map(Episode._make, zip(*values, *more, strict=True)))
 
 

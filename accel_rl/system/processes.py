@@ -11,7 +11,7 @@ import select
 import signal
 import sys
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 from weakref import WeakSet
 
 import accel_rl
@@ -70,18 +70,14 @@ def die_with_server(life: int, owner: int) -> None:
         os._exit(1)
 
 
-class Owned(Protocol):
-    """An object that only the process that made it may use."""
-
-    def disown(self) -> None:
-        """Let go of what belongs to the parent. Called in each fork, before anything else runs."""
+_OWNED: WeakSet[Any] = WeakSet()
 
 
-_OWNED: WeakSet[Owned] = WeakSet()
+def disown_in_forks(owned: Any) -> None:
+    """Call ``owned.disown`` in each fork of this process, as long as ``owned`` lives.
 
-
-def disown_in_forks(owned: Owned) -> None:
-    """Call ``owned.disown`` in each fork of this process, as long as ``owned`` lives."""
+    It lets go of what belongs to the parent, before anything else runs.
+    """
     _OWNED.add(owned)
 
 

@@ -19,8 +19,9 @@ pytestmark = PROCESSES
 STUCK = """
 import ctypes, os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # before torch has threads
-from accel_rl.parallel.watcher import Watcher
-watcher = Watcher({3: os.pidfd_open(int(sys.argv[1]))}, lambda rank: False, 0.3)
+from accel_rl.parallel import watcher
+watcher.PATIENCE_SECONDS = 0.3
+watching = watcher.Watcher({3: os.pidfd_open(int(sys.argv[1]))}, lambda rank: False)
 print("ready", flush=True)
 ctypes.CDLL(None).sleep(600)  # as CUDA does, it lets other threads run and handles no signal
 """
@@ -56,7 +57,9 @@ def test_nobody_ends_who_has_noticed_or_was_told(how, other, monkeypatch) -> Non
         return how == "left" and rank == 1
 
     process = os.pidfd_open(other.pid)
-    watcher = Watcher({1: process}, has_left, 0.1 if how == "left" else 100.0)
+    patience = 0.1 if how == "left" else 100.0
+    monkeypatch.setattr("accel_rl.parallel.watcher.PATIENCE_SECONDS", patience)
+    watcher = Watcher({1: process}, has_left)
     if how == "rests before":
         watcher.rest()
     other.kill()

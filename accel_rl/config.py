@@ -164,14 +164,13 @@ class TrainConfig:
                 f"memory={self.memory} cannot be learned with algo={self.algo}; leave it out, or "
                 f"use a2c, paac, a3c, impala, ppo, appo, pqn, or dqn and its variants"
             )
-        rule = self.learner.rule
-        if self.parallel.sync_period > 1 and not (
-            isinstance(rule, Adam) and not rule.eps_after_correction
-        ):
-            raise ValueError(
-                f"sync_period={self.parallel.sync_period} needs the update rule Adam(eps=...), and "
-                f"algo={self.algo} has {rule}; use sync_period=1"
-            )
+        if self.parallel.sync_period > 1:
+            rule = self.learner.rule
+            if not isinstance(rule, Adam) or rule.eps_after_correction:
+                raise ValueError(
+                    f"sync_period={self.parallel.sync_period} needs the update rule Adam(eps=...), "
+                    f"and algo={self.algo} has {rule}; use sync_period=1"
+                )
         self.learner.check_run(self)
 
     def _check_ways_of_running(self) -> None:

@@ -401,7 +401,7 @@ programs_of_worker_left samplers/process.py samplers/test_samplers_worker.py
 - program.kill()
 + pass
 episode_counts_after_share samplers/evaluation.py samplers/test_samplers_evaluation.py
-- if played[b] >= wanted[b]:
+- if played[b] >= wanted[b] or is_given_up[b]:
 + if False:
 vector_same_step_final_obs vector/vector_env.py vector/test_vector_env_modes.py
 - final = rollout.final_observation[0, columns.start + i, ...]

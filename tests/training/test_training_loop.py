@@ -155,9 +155,9 @@ def test_finish_writes_what_is_not_yet_written(tmp_path) -> None:
     made = make_run(config, tmp_path, tape)
     with contextlib.closing(made.records):
         made.iterate()
-        del tape[:]
+        assert tape[-1] == "row 16"  # the last one, since all steps are taken
         made.finish()
-    assert tape == ["row 16", "curve 16", "save 16"]
+    assert tape[-2:] == ["curve 16", "save 16"]
     saved = load_checkpoint(list_checkpoints(tmp_path)[-1])
     assert saved["counts"] == {
         "steps": 16,

@@ -84,6 +84,7 @@ def test_small_updates_have_one_thread(options: str, num_threads: int, tmp_path,
         assert torch_setup.flushes_denormals()
         return update(self, *arguments)  # type: ignore[arg-type]
 
+    torch.set_flush_denormal(False)  # libraries that other tests load may set it
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(A2C, "update", look)
     monkeypatch.setattr(RolloutSampler, "collect", sample)

@@ -238,6 +238,7 @@ class RolloutSampler(PoolSampler):
             given = dict.fromkeys(range(self.config.num_envs), (self._options,))
             for answer in self._pool.call(Request(keep_options, given)).values():
                 if answer.error:
+                    self._options = None
                     raise ValueError(
                         f"env_options is for environments of Gymnasium, one by one, and "
                         f"{self.env_spec.name} takes no options: {answer.message}"
